@@ -385,6 +385,9 @@ RUN_BY = {
     **{f'experiments.long_context --suite={suite} --predictions=FOLDER':
        'test_long_context.py::test_official_files_of_a_run_have_its_scores'
        for suite in ('babilong', 'ruler')},
+    'experiments.long_context.ranking runs/ruler runs/other_ruler '
+    '--output=runs/ranking':
+        'test_ranking.py::test_the_command_prints_and_writes_its_table_without_jax',
     'experiments.long_context.training_text --folder=runs/tasks':
         'test_training_text.py::test_a_model_is_trained_on_it_and_asked',
     'experiments.measure --checkpoint=DIR --text=FILE':

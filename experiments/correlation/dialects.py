@@ -5,10 +5,9 @@ Runs without JAX. Axes: M models.
 
 from typing import Any
 
-import numpy as np
-
 from experiments.correlation.points import METRICS, Points, Run
 from experiments.language_model.figures import times
+from experiments.long_context import ranking
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import CellText, Table
 from vvlen.statistics import spearman
@@ -34,7 +33,7 @@ def table(run: Run, points: Points) -> Table:
             'task': task, 'length': n, 'dialect': dialect,
             'official': float(official.mean()), 'mean': float(other.mean()),
             'spearman': float(spearman(official, other)),
-            'turned': turned(official, other)})
+            'turned': len(ranking.turned(official, other))})
   columns: dict[str, CellText] = {
       'task': lambda r: r['task'], 'length': lambda r: times(r['length']),
       'dialect': lambda r: r['dialect'],
@@ -52,9 +51,3 @@ def table(run: Run, points: Points) -> Table:
       'in the one dialect and worse in the other.',
       more='lm_eval: that of lm-evaluation-harness; strict: whole words, and no wrong '
            'answer beside the right one.')
-
-
-def turned(x: np.ndarray, y: np.ndarray) -> int:
-  """Returns how many pairs of models x [M] and y [M] put in opposite orders."""
-  signs = np.sign(np.subtract.outer(x, x)) * np.sign(np.subtract.outer(y, y))
-  return int(np.sum(np.triu(signs, 1) < 0))

@@ -74,7 +74,7 @@ def table_of(
           f'over samples], and the rank of each task{of}; models are not ranked. '
           f'{run.source}')
   more = ('Ranks are in the order of the dialects, and tasks of one score share a '
-          'rank. They say which tasks this checkpoint does best. To rank checkpoints, '
-          'compare scores of one dialect in their runs.')
+          'rank. They say which tasks this checkpoint does best. '
+          'experiments.long_context.ranking compares checkpoints.')
   return Table('dialects', 'Score by dialect, with ranks of tasks', columns, records,
                note, more=more)

@@ -94,6 +94,12 @@ def tasks_of(rows: Iterable[Row]) -> list[str]:
   return [task for task in TASKS if task in there]
 
 
+def bucket_of(row: Row) -> int | str:
+  """Returns the length of a row's sample, or LongBench's bucket of it."""
+  assert row.length is not None
+  return longbench.bucket(row.length) if row.experiment == 'longbench' else row.length
+
+
 def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
   """Returns the values of a metric by task and length, in the order of samples.
 
@@ -105,10 +111,7 @@ def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
   found: dict[tuple[str, int | str], dict[int, float]] = {}
   for row in rows:
     if row.metric == metric and depth in (None, row.depth):
-      assert row.length is not None
-      longbench_row = row.experiment == 'longbench'
-      place = longbench.bucket(row.length) if longbench_row else row.length
-      found.setdefault((row.arm, place), {})[row.seed] = row.value
+      found.setdefault((row.arm, bucket_of(row)), {})[row.seed] = row.value
   return {cell: np.array([own[i] for i in sorted(own)]) for cell, own in found.items()}
 
 

@@ -1,0 +1,180 @@
+"""`experiments.long_context.ranking`: whether dialects change which one is better."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.long_context import ranking
+from tests.conftest import ROOT
+from vvlen.reporting import results, tables
+from vvlen.reporting.results import Row
+
+DIALECTS = 'official', 'lm_eval', 'strict'
+_INPUTS = {'checkpoint_sha256': 'a' * 64, 'template_sha256': 'b' * 64, 'window': 128,
+           'samples': 4}
+
+
+def _write(folder, scored, suite='ruler', study='long_context', **fields):
+  """Writes a run; scored: {(task, length): scores by sample of each dialect}."""
+  folder.mkdir(parents=True)
+  config = {'suite': suite, 'seed': 0, 'num_resamples': 2000, 'checkpoint': folder.name,
+            'mesh': {'data': -1}, 'rope': {'kind': 'none'}, 'inputs': _INPUTS, **fields}
+  (folder / 'config.json').write_text(json.dumps(
+      {'study': study, 'config': config, 'sessions': []}))
+  rows = []
+  for (task, length), dialects in scored.items():
+    for dialect, values in zip(DIALECTS, dialects, strict=True):
+      rows += [Row(suite, task, i, length, f'score_{dialect}', float(x))
+               for i, x in enumerate(values)]
+    rows += [Row(suite, task, i, length, 'chance', 0.1)
+             for i in range(len(dialects[0]))]
+  results.write_rows(folder / 'results.csv', rows)
+  return folder
+
+
+def _shown(made):
+  return tables.cells(made)
+
+
+def _ones(count, total=100):
+  return [1.0] * count + [0.0] * (total - count)
+
+
+def test_the_order_and_the_pairs_that_turn_by_hand(tmp_path):
+  # In strict, a and b change places, by far; c stays the worst. On several keys, a and
+  # c are equal in the official dialect, and so turn in none.
+  own = {
+      'a': (_ones(90), _ones(90), _ones(10)), 'b': (_ones(50), _ones(50), _ones(50)),
+      'c': (_ones(5), _ones(6), _ones(5))}
+  keys = {
+      'a': (_ones(40), _ones(40), _ones(41)), 'b': (_ones(41), _ones(39), _ones(40)),
+      'c': (_ones(40), _ones(41), _ones(39))}
+  made = ranking.table(ranking.read([_write(tmp_path / name, {
+      ('niah_single', 64): own[name], ('niah_multikey', 64): keys[name]})
+                                     for name in 'abc']))
+  assert _shown(made) == [
+      ['single needle', '64', '100', 'a 90.0 > b 50.0 > c 5.0',
+       'a 90.0 > b 50.0 > c 6.0', 'b 50.0 > a 10.0 > c 5.0', '1', '1'],
+      # b falls below a, twice, and c in lm_eval, by one answer or two: noise.
+      ['several keys', '64', '100', 'b 41.0 > a 40.0 = c 40.0',
+       'c 41.0 > a 40.0 > b 39.0', 'a 41.0 > b 40.0 > c 39.0', '2', '0'],
+      ['mean', '64', '200', 'a 65.0 > b 45.5 > c 22.5', 'a 65.0 > b 44.5 > c 23.5',
+       'b 45.0 > a 25.5 > c 22.0', '1', '1']]
+  assert 'of 3 pairs' in made.note
+  assert made.records[0]['strict_b'] == pytest.approx(50)
+  assert made.records[2]['official_a'] == pytest.approx(65)
+
+
+def test_samples_are_drawn_together_for_both_checkpoints(tmp_path):
+  # b has all answers of a and four more. Were each drawn by itself, the difference
+  # would have a standard error of 7 and not of 2 points.
+  official = _write(tmp_path / 'a', {
+      ('vt', 64): (_ones(50), _ones(50), _ones(56))}), _write(tmp_path / 'b', {
+          ('vt', 64): (_ones(56), _ones(56), _ones(50))})
+  record, = ranking.table(ranking.read(official)).records
+  assert record['turned'] == record['beyond_noise'] == 1
+
+
+def test_pairs_that_turn():
+  assert ranking.turned([1, 2, 3, 3], [2, 1, 5, 4]) == [(0, 1)]
+  assert ranking.turned([1, 2], [1, 1]) == []
+  assert ranking.turned([0.3, 0.1 + 0.2], [2, 1]) == []  # equal but for round-off
+  assert ranking.turned([3, 2, 1], [1, 2, 3]) == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_samples_are_matched_by_their_number(tmp_path):
+  """Rows in another order are of the same samples; fewer samples are not compared."""
+  scores = np.random.default_rng(0).integers(0, 2, (3, 30)).astype(float)
+  both = {('niah_single', 64): scores, ('niah_single', 96): scores}
+  first, second = (_write(tmp_path / name, both) for name in ('x', 'y'))
+  rows = results.read_rows(second / 'results.csv')
+  results.write_rows(second / 'results.csv', [
+      row for row in rows[::-1] if (row.length, row.seed) != (96, 7)])
+  found = ranking.read([first, second])
+  assert [*found.cells] == [('niah_single', 64)]
+  for dialect, own in zip(DIALECTS, scores, strict=True):
+    np.testing.assert_array_equal(
+        found.cells['niah_single', 64][dialect], np.stack([own, own]))
+  made = ranking.table(found)
+  assert 'samples: single needle at 96.' in made.more
+  assert _shown(made)[0][3].count('=') == 1
+
+
+def test_longbench_is_compared_by_bucket(tmp_path):
+  scored = {('qasper', length): ([x], [x], [x]) for length, x in (
+      (100, 0.5), (3000, 0.7), (5000, 0.2))}
+  folders = []
+  for name in ('a', 'b'):
+    folder = _write(tmp_path / name, scored, suite='longbench')
+    rows = [row._replace(seed=(100, 3000, 5000).index(row.length))
+            for row in results.read_rows(folder / 'results.csv')]
+    results.write_rows(folder / 'results.csv', rows)
+    folders.append(folder)
+  made = ranking.table(ranking.read(folders))
+  assert [row[1:4] for row in _shown(made)] == [
+      ['0-4k', '2', 'a 60.0 = b 60.0'], ['4-8k', '1', 'a 20.0 = b 20.0']]
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path):
+  scored = {('vt', 64): 3 * [_ones(3, 4)]}
+  folders = [_write(tmp_path / name / 'run', scored) for name in ('a', 'b')]
+  assert ranking.read(folders).names == [str(folder) for folder in folders]
+
+
+def test_what_differs_in_checkpoints_alone_may_differ(tmp_path):
+  scored = {('vt', 64): 3 * [_ones(3, 4)]}
+  first = _write(tmp_path / 'a', scored)
+  second = _write(
+      tmp_path / 'b', scored, checkpoint='other', mesh={'data': 2}, num_resamples=10,
+      rope={'kind': 'yarn'}, inputs=_INPUTS | {'checkpoint_sha256': 'c', 'window': 9})
+  assert ranking.read([first, second]).names == ['a', 'b']
+
+
+def _run(*arguments):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.long_context.ranking', *map(str, arguments)],
+      capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_the_command_prints_and_writes_its_table_without_jax(tmp_path):
+  folders = [_write(tmp_path / name, {
+      ('vt', 64): (_ones(right, 4), _ones(right, 4), _ones(2, 4))})
+             for name, right in (('a', 3), ('b', 4))]
+  done = _run(*folders, f'--output={tmp_path}/made')
+  assert done.returncode == 0 and not done.stderr
+  assert 'b 100.0 > a 75.0' in done.stdout
+  alone = _run(folders[0])
+  assert alone.returncode == 2
+  assert alone.stderr == (
+      'Error: there is nothing to compare one run with: name two or more\n')
+  assert {x.name for x in (tmp_path / 'made/tables').iterdir()} == {
+      'ranking.csv', 'ranking.md', 'ranking.tex'}
+  loaded = subprocess.run(
+      [sys.executable, '-c', 'import sys; import experiments.long_context.ranking;'
+       ' print("jax" in sys.modules)'], capture_output=True, text=True, cwd=ROOT,
+      check=True)
+  assert loaded.stdout == 'False\n'
+
+
+@pytest.mark.parametrize('second, message', [
+    ('same', 'a folder is named twice'),
+    ({'study': 'adapt'}, 'is not the config.json of a suite .*it is of adapt'),
+    ({'inputs': _INPUTS | {'template_sha256': 'c'}},
+     'differ in inputs.template_sha256: their checkpoints were not asked the same'),
+    ({'suite': 'passkey'}, 'differ in suite'),
+    ({'tasks': ['vt']}, 'differ in tasks'),
+    ({'scored': {('vt', 96): 3 * [[1.0]]}}, 'no task and length with the same samples'),
+    ('missing', 'holds no run of experiments.long_context'),
+])
+def test_runs_that_cannot_be_compared_are_named(second, message, tmp_path):
+  scored = {('vt', 64): 3 * [_ones(3, 4)]}
+  first = other = _write(tmp_path / 'a', scored)
+  if second == 'missing':
+    other = tmp_path / 'nowhere'
+  elif second != 'same':
+    other = _write(tmp_path / 'b', second.pop('scored', scored), **second)
+  with pytest.raises(ValueError, match=message):
+    ranking.read([first, other])
