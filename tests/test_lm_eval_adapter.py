@@ -302,7 +302,7 @@ def test_lm_eval_scores_tasks_of_local_files(small, tmp_path, monkeypatch):
   text = _task('loglikelihood_rolling', path, {
       'doc_to_text': '', 'doc_to_target': '{{context}}',
       'metric_list': [{'metric': 'byte_perplexity'}]})
-  subject = VvlenLM(*small, BYTES, batch_size=3)
+  subject = VvlenLM(*small, BYTES, batch_size=3, about={'checkpoint_sha256': 'ab'})
   evaluate = functools.partial(
       lm_eval.simple_evaluate, subject, bootstrap_iters=0, random_seed=None,
       numpy_random_seed=None, torch_random_seed=None)
@@ -313,6 +313,7 @@ def test_lm_eval_scores_tasks_of_local_files(small, tmp_path, monkeypatch):
       'byte_perplexity,none'] == pytest.approx(np.exp(-whole / 6), rel=1e-4)
   assert found['results']['small_generate_until']['exact_match,none'] == 1
   assert found['config']['max_length'] == LENGTH and found['config']['begin'] is True
+  assert found['config']['checkpoint_sha256'] == 'ab'
   with pytest.raises(ValueError, match='chat templates are not supported'):
     evaluate(tasks=[choice], apply_chat_template=True)
 

@@ -676,8 +676,8 @@ def test_official_files_of_a_run_have_its_scores(
     assert read == [(*x['answers'], x['pred'], x['question']) for x in kept]
   else:
     names = {x: ruler_files.NAMES.get(x, x) for x in config.tasks}
-    assert made == {f'{n}/pred/{name}.jsonl' for name in names.values()
-                    for n in config.lengths}
+    assert made == {'hashes.json'} | {
+        f'{n}/pred/{name}.jsonl' for name in names.values() for n in config.lengths}
     kept = _lines(folder / 'predictions/common_words_64.jsonl')
     read, _ = ruler_files.read_predictions(folder / 'official/64/pred/cwe.jsonl')
     assert read == [('cwe', x['pred'], tuple(x['answers'])) for x in kept]
@@ -1231,6 +1231,9 @@ def _prediction(index, **fields):
 
 def test_official_files_have_what_was_predicted(tmp_path):
   config = _config('babilong_smoke', answer_tokens=7)
+  hashes = {'checkpoint_sha256': 'ab', 'template_sha256': 'cd'}
+  for folder in (tmp_path, tmp_path / 'ruler'):
+    run_folder.claim(folder, {'inputs': {**hashes, 'window': 9}}, {})
   predictions.append(predictions.path_of(tmp_path, 'qa5_64'), [
       _prediction(i, answers=[target], question=question, pred=text)
       for i, (target, text, question) in enumerate((
@@ -1244,6 +1247,7 @@ def test_official_files_have_what_was_predicted(tmp_path):
   assert read == [('milk', ' Milk.', 'What did Bill give to Fred?'),
                   ('Bill', ' Mary.', 'Who gave the milk to Fred?')]
   settings = json.loads((folder / f'{name}.json').read_text())
+  assert {x: settings[x] for x in settings if 'sha256' in x} == hashes
   assert settings['caveat'] == (
       'The stories are simulated, the text around them may be another one, and lengths '
       'are in tokens of the prompt by the tokenizer of this model: do not compare '
@@ -1266,6 +1270,7 @@ def test_official_files_have_what_was_predicted(tmp_path):
   official.write(config, tmp_path / 'ruler', [
       ('niah_multivalue', 'niah_multivalue_64')])
   path = tmp_path / 'ruler/official/64/pred/niah_multivalue.jsonl'
+  assert json.loads((tmp_path / 'ruler/official/hashes.json').read_text()) == hashes
   [line] = _lines(path)
   assert {name: line[name] for name in ('index', 'pred', 'outputs', 'length')} == {
       'index': 3, 'pred': ' 34, 56', 'outputs': ['12', '34'], 'length': 65}

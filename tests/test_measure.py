@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from configs import measure as config_file
-from experiments.harness import fingerprint
 from experiments.measure import attention, measurements, predictions, report, tables
 from experiments.measure import figures as measurements_figures
 from experiments.measure import run as measure
@@ -39,7 +38,12 @@ from vvlen.evaluation import attention_by_length, perplexity, temperature_law
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.evaluation.misalignment import misalignment
 from vvlen.evaluation.probe import probe_layer, probe_layers
-from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.models.llama import (
+    checkpoint_hash,
+    fingerprint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from vvlen.reporting import results
 from vvlen.tasks.tokenizers import byte_tokenizer
 
@@ -808,24 +812,24 @@ def test_the_first_characters_may_end_within_a_document():
 def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch):
   shutil.copytree(checkpoint, tmp_path / 'same')
   same = epath.Path(tmp_path / 'same')
-  before = fingerprint.fingerprint(epath.Path(checkpoint))
-  assert fingerprint.fingerprint(same) == before
-  monkeypatch.setattr(fingerprint, '_PIECE', 1000)
-  assert fingerprint.fingerprint(same) == before
+  before = fingerprint(epath.Path(checkpoint))
+  assert fingerprint(same) == before
+  monkeypatch.setattr(checkpoint_hash, '_PIECE', 1000)
+  assert fingerprint(same) == before
   path = tmp_path / 'same' / 'model.safetensors'
   content = bytearray(path.read_bytes() + bytes(2**19))
   path.write_bytes(content)
-  before = fingerprint.fingerprint(same)
+  before = fingerprint(same)
   for place in (0, len(content) // 2, -1):
     content[place] ^= 1
     path.write_bytes(content)
-    assert fingerprint.fingerprint(same) != before
+    assert fingerprint(same) != before
     content[place] ^= 1
   path.write_bytes(content)
-  assert fingerprint.fingerprint(same) == before
+  assert fingerprint(same) == before
   for name in ('tokenizer.json', 'tokenizer_config.json'):
     (tmp_path / 'same' / name).write_text('{}')
-    assert fingerprint.fingerprint(same) != before
+    assert fingerprint(same) != before
     (tmp_path / 'same' / name).unlink()
 
 

@@ -13,9 +13,10 @@ from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.primary import MAY_DIFFER
 from experiments.adapt.programs import Programs
 from experiments.adapt.steps_table import measured_steps
-from experiments.harness import fingerprint, finished, machine, parts, seed_blocks
+from experiments.harness import finished, machine, parts, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
+from vvlen.models import llama
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokens import Stream
@@ -37,7 +38,7 @@ def main(config: Any, workdir: str) -> None:
   sharded.check(config, model, mesh)
   facts = {**text.facts, 'original_length': model.max_length,
            'pair_nats': _pair_entropy(text),
-           'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
+           'checkpoint_sha256': llama.fingerprint(config.checkpoint)}
   factor = methods.factor_of(config, model.max_length)
   if not config.positions.factor:
     facts['factor'] = factor

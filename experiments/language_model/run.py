@@ -6,10 +6,11 @@ The command line is in `__main__`.
 import functools
 from typing import Any
 
-from experiments.harness import fingerprint, finished, machine, seed_blocks
+from experiments.harness import finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
 from experiments.language_model.arms import MAY_DIFFER
+from vvlen.models import llama
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
 
@@ -64,5 +65,5 @@ def main(config: Any, workdir: str) -> None:
 def _inputs(config: Any, facts: dict[str, Any]) -> dict[str, Any]:
   """Returns the facts that identify text, tokenizer and checkpoint by their content."""
   if config.checkpoint:
-    facts = {**facts, 'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
+    facts = {**facts, 'checkpoint_sha256': llama.fingerprint(config.checkpoint)}
   return {'inputs': facts}

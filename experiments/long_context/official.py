@@ -10,7 +10,7 @@ can score them; that of RULER one length at a time:
 --predictions reads such files that were made elsewhere.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import json
 from typing import Any
 
@@ -20,7 +20,7 @@ from experiments.long_context import predictions
 from experiments.long_context.babilong_suite import guess
 from experiments.long_context.predictions import Record
 from vvlen.evaluation import babilong_files, ruler_files
-from vvlen.reporting import results
+from vvlen.reporting import results, run_folder
 from vvlen.tasks import babilong_prompts
 
 
@@ -31,20 +31,24 @@ def write(
 
   Args:
     config: of the run.
-    workdir: its folder, with files of predictions.
+    workdir: its folder, with config.json and files of predictions.
     parts: (task, name of the file) of each of its parts.
   """
   make = {'babilong': _babilong, 'ruler': _ruler}.get(config.suite)
   if make is None:
     return
+  inputs = run_folder.stored(workdir)['config']['inputs']
+  hashes = {name: value for name, value in inputs.items() if name.endswith('_sha256')}
   for task, name in parts:
     path = predictions.path_of(workdir, name)
     own = predictions.in_order(predictions.read(path))
-    for file, content in make(config, task, own).items():
+    for file, content in make(config, task, own, hashes).items():
       results.write_bytes(epath.Path(workdir) / 'official' / file, content.encode())
 
 
-def _babilong(config: Any, task: str, records: Sequence[Record]) -> dict[str, str]:
+def _babilong(
+    config: Any, task: str, records: Sequence[Record], hashes: Mapping[str, str]
+) -> dict[str, str]:
   """Returns {name: content} of the files of a task and length."""
   name = babilong_files.name_of(task, records[0]['length'], config.parts)
   table = babilong_files.table_of(
@@ -52,7 +56,7 @@ def _babilong(config: Any, task: str, records: Sequence[Record]) -> dict[str, st
       for x in records)
   template = babilong_prompts.prompt(task, '{context}', '{question}', config.parts)
   settings = {
-      'caveat': _caveat(config),
+      'caveat': _caveat(config), **hashes,
       'prompt': {'template': template, 'chat_template': False, 'system_prompt': ''},
       'generate_kwargs': {'max_new_tokens': config.answer_tokens, 'num_beams': 1,
                           'do_sample': False}}
@@ -66,13 +70,16 @@ def _caveat(config: Any) -> str:
           'model: do not compare scores with published ones.')
 
 
-def _ruler(config: Any, task: str, records: Sequence[Record]) -> dict[str, str]:
-  """Returns {name: content} of the file of a task and length."""
+def _ruler(
+    config: Any, task: str, records: Sequence[Record], hashes: Mapping[str, str]
+) -> dict[str, str]:
+  """Returns {name: content} of the files of a task and length."""
   del config
   name = ruler_files.NAMES.get(task, task)
-  return {f'{records[0]["length"]}/pred/{name}.jsonl': ''.join(
-      ruler_files.line_of(x['index'], x['pred'], x['answers'], x['num_tokens'])
-      for x in records)}
+  lines = (ruler_files.line_of(x['index'], x['pred'], x['answers'], x['num_tokens'])
+           for x in records)
+  return {f'{records[0]["length"]}/pred/{name}.jsonl': ''.join(lines),
+          'hashes.json': json.dumps(hashes, indent=4) + '\n'}
 
 
 def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:

@@ -15,7 +15,6 @@ import jax
 from experiments.harness import finished, locks, machine, positions
 from experiments.harness.checkpoints import load_variables
 from experiments.harness.filling import say_filled
-from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs
@@ -63,7 +62,7 @@ def main(config: Any, workdir: str) -> None:
   make = longbench_parts.plan if config.suite == 'longbench' else suites.plan
   plan = make(config, tokenizer, window)
   plan.notes.extend(_on_window(window, model.max_length))
-  facts = {'checkpoint_sha256': fingerprint(folder), 'window': window,
+  facts = {'checkpoint_sha256': llama.fingerprint(folder), 'window': window,
            'samples': sum(len(part.widths) for part in plan.parts), **plan.facts}
   run = {**config.to_dict(), 'inputs': facts}, machine.session()
   first_of_processes(lambda: _lock(workdir, run))

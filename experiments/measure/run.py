@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.harness import finished, locks, machine, positions
 from experiments.harness.checkpoints import load_variables
-from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs
 from experiments.measure import attention, measurements, predictions, tempered
@@ -118,7 +117,7 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
   stream = np.concatenate(parts, dtype=np.int32)
   length = config.length or model.max_length
   facts = {
-      'checkpoint_sha256': fingerprint(folder), 'text_sha256':
+      'checkpoint_sha256': llama.fingerprint(folder), 'text_sha256':
       documents.fingerprint(read), 'text_tokens': len(stream), 'length': length,
       'vocab_size': tokenizer.vocab_size,
   }

@@ -74,6 +74,7 @@ class VvlenLM(TemplateLM):
       and answer together; None: model.max_length, the training length.
     begin: whether the tokenizer's BOS, if it has one, stands before each text. lm_eval
       decides this by the file of the tokenizer or its argument `add_bos_token`.
+    about: what lm_eval writes beside its results, such as the hash of the checkpoint.
 
   Raises:
     ValueError: if a number is not positive, or a token is not in the vocabulary.
@@ -89,6 +90,7 @@ class VvlenLM(TemplateLM):
       batch_size: int = 8,
       max_length: int | None = None,
       begin: bool = True,
+      about: Mapping[str, Any] | None = None,
   ):
     super().__init__()
     max_length = model.max_length if max_length is None else max_length
@@ -103,6 +105,7 @@ class VvlenLM(TemplateLM):
     self.batch_size, self.max_length = batch_size, max_length
     self._model, self._variables = model, variables
     self._tokenizer, self._ends = tokenizer, tuple(ends)
+    self._about = dict(about or {})
     self._begin = [tokenizer.begin] if begin and tokenizer.begin is not None else []
 
   @property
@@ -234,7 +237,7 @@ class VvlenLM(TemplateLM):
     """Returns what lm_eval writes beside its results."""
     return {
         'model_num_parameters': sum(x.size for x in jax.tree.leaves(self._variables)),
-        'max_length': self.max_length, 'begin': bool(self._begin)}
+        'max_length': self.max_length, 'begin': bool(self._begin), **self._about}
 
   @property
   def tokenizer_name(self) -> str:
