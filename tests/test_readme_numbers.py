@@ -230,6 +230,23 @@ def test_speeds_of_training(name, row):
   assert f'(**{found["ratio"]:.1f} times**)' in theirs
 
 
+def test_the_rows_of_generation():
+  found = _benchmark('llama_generation')
+  cases = found['rows_1'], found['rows_8'], found['rows_8_prompt_2048']
+  start = _SPEED.index('| greedy generation')
+  lines = [x.strip('| ').split(' | ') for x in _SPEED[start:].splitlines()[:4]]
+  for (_, ours, theirs), case in zip(lines, cases, strict=False):
+    rates = case['tokens_per_second']
+    assert ours == f"{rates['vvlen']:,.0f}"
+    assert theirs.removeprefix('transformers: ').startswith(
+        f"{rates['transformers']:.0f} (**{case['ratio']:.1f} times**; ")
+    assert case['share_of_equal_tokens'] == 1
+  about = {name: x['peak_bytes_beside_model'] / 1e9
+           for name, x in case['about'].items()}
+  assert lines[3][1:] == [f"{about['vvlen']:.2f} GB", f"{about['transformers']:.2f} GB"]
+  assert f"{case['about']['vvlen']['cache_bytes'] / 1e6:.0f} MB of it" in lines[3][0]
+
+
 def test_the_rows_of_a_gpu():
   rows = {name: row['result'] for name, row in
           _benchmark('accelerator_nvidia_h200')['rows'].items()}

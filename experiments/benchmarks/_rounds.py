@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -99,6 +100,19 @@ def _busy_seconds() -> float:
     return 0.0
   idle, waiting_for_disk = ticks[3:5]
   return (sum(ticks) - idle - waiting_for_disk) / os.sysconf('SC_CLK_TCK')
+
+
+def memory(field: str) -> int:
+  """Returns a field of this process's memory in bytes, such as 'VmRSS', on Linux."""
+  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
+    if line.startswith(f'{field}:'):
+      return int(line.split()[1]) * 1024
+  raise OSError(f'no {field} in /proc/self/status')
+
+
+def forget_peak() -> None:
+  """Has 'VmHWM' of `memory` be the peak from now on, on Linux."""
+  pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 
 def on_core(number: int) -> list[str]:

@@ -59,20 +59,12 @@ def save_in_files(folder: pathlib.Path) -> int:
   return sum(x.nbytes for x in tensors.values())
 
 
-def _status(field: str) -> int:
-  """Returns a field of this process's memory status, in bytes."""
-  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
-    if line.startswith(f'{field}:'):
-      return int(line.split()[1]) * 1024
-  raise OSError(f'no {field} in /proc/self/status')
-
-
 def load(folder: str) -> None:
   """Loads the model in this process, and prints the peak of its memory as JSON."""
   jax.block_until_ready(jax.device_put(1.0))
-  before = _status('VmRSS')
+  before = _rounds.memory('VmRSS')
   jax.block_until_ready(load_checkpoint(folder)[1])
-  print(json.dumps({'peak': _status('VmHWM') - before}))
+  print(json.dumps({'peak': _rounds.memory('VmHWM') - before}))
 
 
 def main() -> None:

@@ -4,8 +4,11 @@ Greedy generation with a cache: 256 tokens after a prompt of 32, for one sequenc
 for eight at once; and 64 tokens after eight prompts of 2,048 as in long-context
 benchmarks, where the time to read the prompts counts too. Both libraries use the same
 random float32 model, with 4 layers of width 256 and a vocabulary of 32,000, in turns,
-each in its own process. The result also reports the share of tokens on which both
-agree.
+each in its own process. The result also has the share of tokens on which both agree,
+how many programs each case compiles (one generates, the others convert its arguments),
+the bytes of vvlen's cache of keys and values, and the peak of resident memory while
+text is generated, less that before the first call: the cache, all else that is
+computed, and what the libraries keep.
 
   python -m experiments.benchmarks.llama_generation    # needs PyTorch and transformers
 
@@ -25,9 +28,12 @@ import numpy as np
 
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.llama_training import SMALL, TINY
+from experiments.long_context import generation
+from experiments.long_context.generation import Subject
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
+from vvlen.tasks.tokenizers import byte_tokenizer
 
 _MAX_LENGTH = 4096
 
@@ -63,18 +69,31 @@ def prompts(case: Case, vocab_size: int) -> np.ndarray:
   return rng.integers(3, vocab_size, shape).astype(np.int32)
 
 
-def serve(go_on: Callable[[], np.ndarray], case: Case, version: str) -> None:
+def serve(
+    go_on: Callable[[], np.ndarray], case: Case, version: str, **facts: int
+) -> None:
   """Measures tokens per second of `go_on`, which generates for all rows."""
-  _rounds.serve_calls(go_on, case.rows * case.tokens,
-                      {'tokens': go_on().tolist(), 'version': version})
+  compiled: list[str] = []
+  jax.monitoring.register_event_duration_secs_listener(
+      lambda event, *_, **__: compiled.append(event)
+      if event.endswith('backend_compile_duration') else None)
+  before = _rounds.memory('VmRSS')
+  tokens = go_on().tolist()
+  _rounds.forget_peak()
+  go_on()
+  _rounds.serve_calls(go_on, case.rows * case.tokens, {
+      'tokens': tokens, 'version': version, 'programs_compiled': len(compiled),
+      'peak_bytes_beside_model': _rounds.memory('VmHWM') - before, **facts})
 
 
 def serve_vvlen(folder: str, case: Case) -> None:
   """Measures vvlen."""
   model, variables = load_checkpoint(folder)
   tokens = jnp.asarray(prompts(case, model.vocab_size))
+  subject = Subject(model, variables, byte_tokenizer(), (), case.rows)
   serve(lambda: np.asarray(generate(model, variables, tokens, case.tokens)), case,
-        jax.__version__)
+        jax.__version__,
+        cache_bytes=generation.cache_bytes(subject, case.prompt, case.tokens))
 
 
 def serve_transformers(folder: str, case: Case) -> None:
