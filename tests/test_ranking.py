@@ -20,7 +20,8 @@ _INPUTS = {'checkpoint_sha256': 'a' * 64, 'template_sha256': 'b' * 64, 'window':
 def _write(folder, scored, suite='ruler', study='long_context', **fields):
   """Writes a run; scored: {(task, length): scores by sample of each dialect}."""
   folder.mkdir(parents=True)
-  config = {'suite': suite, 'seed': 0, 'num_resamples': 2000, 'checkpoint': folder.name,
+  config = {'suite': suite, 'seed': 0, 'num_resamples': 2000,
+            'checkpoint': folder.name,
             'mesh': {'data': -1}, 'rope': {'kind': 'none'}, 'inputs': _INPUTS, **fields}
   (folder / 'config.json').write_text(json.dumps(
       {'study': study, 'config': config, 'sessions': []}))
@@ -53,29 +54,44 @@ def test_the_order_and_the_pairs_that_turn_by_hand(tmp_path):
       'a': (_ones(40), _ones(40), _ones(41)), 'b': (_ones(41), _ones(39), _ones(40)),
       'c': (_ones(40), _ones(41), _ones(39))}
   made = ranking.table(ranking.read([_write(tmp_path / name, {
-      ('niah_single', 64): own[name], ('niah_multikey', 64): keys[name]})
+      ('niah_single', 1064): own[name], ('niah_multikey', 1064): keys[name]})
                                      for name in 'abc']))
   assert _shown(made) == [
-      ['single needle', '64', '100', 'a 90.0 > b 50.0 > c 5.0',
-       'a 90.0 > b 50.0 > c 6.0', 'b 50.0 > a 10.0 > c 5.0', '1', '1'],
-      # b falls below a, twice, and c in lm_eval, by one answer or two: noise.
-      ['several keys', '64', '100', 'b 41.0 > a 40.0 = c 40.0',
-       'c 41.0 > a 40.0 > b 39.0', 'a 41.0 > b 40.0 > c 39.0', '2', '0'],
-      ['mean', '64', '200', 'a 65.0 > b 45.5 > c 22.5', 'a 65.0 > b 44.5 > c 23.5',
-       'b 45.0 > a 25.5 > c 22.0', '1', '1']]
+      ['single needle', '1,064', '100', 'official', '', '', 'a 90.0 > b 50.0 > c 5.0'],
+      ['single needle', '1,064', '100', 'lm_eval', '0', '0', 'a 90.0 > b 50.0 > c 6.0'],
+      ['single needle', '1,064', '100', 'strict', '1', '1', 'b 50.0 > a 10.0 > c 5.0'],
+      ['several keys', '1,064', '100', 'official', '', '', 'b 41.0 > a 40.0 = c 40.0'],
+      # b falls below a and c, by one answer or two: noise.
+      ['several keys', '1,064', '100', 'lm_eval', '2', '0', 'c 41.0 > a 40.0 > b 39.0'],
+      ['several keys', '1,064', '100', 'strict', '1', '0', 'a 41.0 > b 40.0 > c 39.0'],
+      ['mean', '1,064', '200', 'official', '', '', 'a 65.0 > b 45.5 > c 22.5'],
+      ['mean', '1,064', '200', 'lm_eval', '0', '0', 'a 65.0 > b 44.5 > c 23.5'],
+      ['mean', '1,064', '200', 'strict', '1', '1', 'b 45.0 > a 25.5 > c 22.0']]
   assert 'of 3 pairs' in made.note
-  assert made.records[0]['strict_b'] == pytest.approx(50)
-  assert made.records[2]['official_a'] == pytest.approx(65)
+  assert made.records[2]['score_b'] == pytest.approx(50)
+  assert made.records[6]['score_a'] == pytest.approx(65)
+
+
+def _pair(tmp_path, official, strict):
+  """Returns the record of strict, of two checkpoints with right answers so many."""
+  folders = [_write(tmp_path / name, {('vt', 64): (x, x, y)})
+             for name, x, y in zip('ab', official, strict, strict=True)]
+  return ranking.table(ranking.read(folders)).records[2]
 
 
 def test_samples_are_drawn_together_for_both_checkpoints(tmp_path):
-  # b has all answers of a and four more. Were each drawn by itself, the difference
+  # b has all answers of a and six more. Were each drawn by itself, the difference
   # would have a standard error of 7 and not of 2 points.
-  official = _write(tmp_path / 'a', {
-      ('vt', 64): (_ones(50), _ones(50), _ones(56))}), _write(tmp_path / 'b', {
-          ('vt', 64): (_ones(56), _ones(56), _ones(50))})
-  record, = ranking.table(ranking.read(official)).records
+  few, many = _ones(50), _ones(56)
+  record = _pair(tmp_path, (few, many), (many, few))
   assert record['turned'] == record['beyond_noise'] == 1
+
+
+@pytest.mark.parametrize('count, beyond', [(19, 0), (20, 1)])
+def test_few_samples_are_noise(count, beyond, tmp_path):
+  none, every = _ones(0, count), _ones(count, count)
+  record = _pair(tmp_path, (none, every), (every, none))
+  assert (record['turned'], record['beyond_noise']) == (1, beyond)
 
 
 def test_pairs_that_turn():
@@ -88,19 +104,31 @@ def test_pairs_that_turn():
 def test_samples_are_matched_by_their_number(tmp_path):
   """Rows in another order are of the same samples; fewer samples are not compared."""
   scores = np.random.default_rng(0).integers(0, 2, (3, 30)).astype(float)
-  both = {('niah_single', 64): scores, ('niah_single', 96): scores}
+  both = {('niah_single', 64): scores, ('niah_single', 1096): scores}
   first, second = (_write(tmp_path / name, both) for name in ('x', 'y'))
   rows = results.read_rows(second / 'results.csv')
-  results.write_rows(second / 'results.csv', [
-      row for row in rows[::-1] if (row.length, row.seed) != (96, 7)])
+  # Of one sample, a row is lost.
+  rows.remove(next(row for row in rows if (row.length, row.metric, row.seed) == (
+      1096, 'chance', 7)))
+  results.write_rows(second / 'results.csv', rows[::-1])
   found = ranking.read([first, second])
   assert [*found.cells] == [('niah_single', 64)]
   for dialect, own in zip(DIALECTS, scores, strict=True):
     np.testing.assert_array_equal(
         found.cells['niah_single', 64][dialect], np.stack([own, own]))
   made = ranking.table(found)
-  assert 'samples: single needle at 96.' in made.more
-  assert _shown(made)[0][3].count('=') == 1
+  assert 'the same samples: single needle at 1,096 tokens.' in made.more
+  assert _shown(made)[0][-1].count('=') == 1
+
+
+def test_depths_that_tokenizers_change_are_of_the_same_samples(tmp_path):
+  scored = {('qa1', 512): 3 * [_ones(3, 4)]}
+  folders = [_write(tmp_path / name, scored, suite='babilong') for name in 'ab']
+  for folder, depth in zip(folders, (25, 50), strict=True):
+    rows = [row._replace(depth=depth) for row in results.read_rows(
+        folder / 'results.csv')]
+    results.write_rows(folder / 'results.csv', rows)
+  assert [*ranking.read(folders).cells] == [('qa1', 512)]
 
 
 def test_longbench_is_compared_by_bucket(tmp_path):
@@ -114,8 +142,9 @@ def test_longbench_is_compared_by_bucket(tmp_path):
     results.write_rows(folder / 'results.csv', rows)
     folders.append(folder)
   made = ranking.table(ranking.read(folders))
-  assert [row[1:4] for row in _shown(made)] == [
-      ['0-4k', '2', 'a 60.0 = b 60.0'], ['4-8k', '1', 'a 20.0 = b 20.0']]
+  shown = [row for row in _shown(made) if row[3] == 'official']
+  assert [(row[1], row[2], row[-1]) for row in shown] == [
+      ('0-4k', '2', 'a 60.0 = b 60.0'), ('4-8k', '1', 'a 20.0 = b 20.0')]
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
@@ -130,7 +159,10 @@ def test_what_differs_in_checkpoints_alone_may_differ(tmp_path):
   second = _write(
       tmp_path / 'b', scored, checkpoint='other', mesh={'data': 2}, num_resamples=10,
       rope={'kind': 'yarn'}, inputs=_INPUTS | {'checkpoint_sha256': 'c', 'window': 9})
-  assert ranking.read([first, second]).names == ['a', 'b']
+  found = ranking.read([first, second])
+  assert found.names == ['a', 'b']
+  assert f'SHA-256: a {12 * "a"}, b c; template of prompts {12 * "b"}.' in (
+      ranking.table(found).more)
 
 
 def _run(*arguments):
@@ -141,17 +173,30 @@ def _run(*arguments):
 
 def test_the_command_prints_and_writes_its_table_without_jax(tmp_path):
   folders = [_write(tmp_path / name, {
-      ('vt', 64): (_ones(right, 4), _ones(right, 4), _ones(2, 4))})
-             for name, right in (('a', 3), ('b', 4))]
+      ('vt', 64): (_ones(right, 4), _ones(right, 4), _ones(6 - right, 4)),
+      **({('cwe', 64): 3 * [_ones(1, 4)]} if right == 3 else {})})
+             for name, right in (('llama_2_7b_yarn', 3), ('llama_2_7b_clex', 4))]
   done = _run(*folders, f'--output={tmp_path}/made')
   assert done.returncode == 0 and not done.stderr
-  assert 'b 100.0 > a 75.0' in done.stdout
-  alone = _run(folders[0])
-  assert alone.returncode == 2
-  assert alone.stderr == (
-      'Error: there is nothing to compare one run with: name two or more\n')
+  lines = done.stdout.splitlines()
+  assert max(map(len, lines)) <= 80
+  table = [[x.strip() for x in line.strip('|').split('|')]
+           for line in lines if line.startswith('|')]
+  assert table[0] == ['task', 'length', 'dialect', 'pairs turned', 'order']
+  in_strict = next(i for i, row in enumerate(table) if row[2] == 'strict')
+  assert table[in_strict][3] == '1'
+  assert ' '.join(row[4] for row in table[in_strict:]) == (
+      'llama_2_7b_yarn 75.0 > llama_2_7b_clex 50.0')
+  assert 'Left out, as not all runs have the same samples: cwe at 64 tokens.' in (
+      ' '.join(lines))
   assert {x.name for x in (tmp_path / 'made/tables').iterdir()} == {
       'ranking.csv', 'ranking.md', 'ranking.tex'}
+  for wrong, said in (
+      ([folders[0]], 'there is nothing to compare one run with: name two or more'),
+      (['http://x/y', folders[0]],
+       "a folder must be local or begin with gs://: 'http://x/y'")):
+    refused = _run(*wrong)
+    assert (refused.returncode, refused.stderr) == (2, f'Error: {said}\n')
   loaded = subprocess.run(
       [sys.executable, '-c', 'import sys; import experiments.long_context.ranking;'
        ' print("jax" in sys.modules)'], capture_output=True, text=True, cwd=ROOT,
@@ -161,9 +206,12 @@ def test_the_command_prints_and_writes_its_table_without_jax(tmp_path):
 
 @pytest.mark.parametrize('second, message', [
     ('same', 'a folder is named twice'),
-    ({'study': 'adapt'}, 'is not the config.json of a suite .*it is of adapt'),
+    ('the same', 'a folder is named twice'),
+    ({'study': 'adapt'}, 'b holds no run of experiments.long_context'),
+    ({'config': {}}, 'is not the config.json of a suite .*KeyError'),
     ({'inputs': _INPUTS | {'template_sha256': 'c'}},
-     'differ in inputs.template_sha256: their checkpoints were not asked the same'),
+     'differ in inputs.template_sha256: their checkpoints were not asked the same, in '),
+    ({'inputs': _INPUTS | {'asked_sha256': 'c'}}, 'differ in inputs.asked_sha256'),
     ({'suite': 'passkey'}, 'differ in suite'),
     ({'tasks': ['vt']}, 'differ in tasks'),
     ({'scored': {('vt', 96): 3 * [[1.0]]}}, 'no task and length with the same samples'),
@@ -172,8 +220,14 @@ def test_the_command_prints_and_writes_its_table_without_jax(tmp_path):
 def test_runs_that_cannot_be_compared_are_named(second, message, tmp_path):
   scored = {('vt', 64): 3 * [_ones(3, 4)]}
   first = other = _write(tmp_path / 'a', scored)
-  if second == 'missing':
+  if second == {'config': {}}:
+    other = _write(tmp_path / 'b', scored)
+    (other / 'config.json').write_text('{"study": "long_context", "config": {}}')
+  elif second == 'missing':
     other = tmp_path / 'nowhere'
+  elif second == 'the same':
+    other = tmp_path / '.' / 'c' / '..' / 'a'
+    (tmp_path / 'c').mkdir()
   elif second != 'same':
     other = _write(tmp_path / 'b', second.pop('scored', scored), **second)
   with pytest.raises(ValueError, match=message):

@@ -1,7 +1,7 @@
 """Which checkpoint is better, and does the dialect of scores change that?
 
-Reads finished runs of one suite, of a checkpoint each, and ranks them by each task and
-length in each dialect. Runs without JAX.
+Reads runs of one suite, of a checkpoint each, and ranks them by each task and length in
+each dialect. Only what all runs have answered is compared. Runs without JAX.
 
   python -m experiments.long_context.ranking runs/first runs/second
 
@@ -10,10 +10,11 @@ With --output=FOLDER, the table is also written into FOLDER/tables.
 
 import argparse
 from collections.abc import Sequence
-import functools
 import itertools
+import os
 import re
 import shutil
+import textwrap
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -24,15 +25,18 @@ from experiments.long_context import scores
 from experiments.long_context.tables import joined, name_of
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import run_folder
-from vvlen.reporting.tables import CellText, grid, Record, Table, write_tables
+from vvlen.reporting.tables import grid, Record, Table, write_tables
 
 # Fields that may differ between runs that are compared. All others decide what is
 # asked; texts and stories are identified by their content.
 _MAY_DIFFER = re.compile(
     'babi|batch_size|beyond_window|checkpoint|data|dialect|dtype|lengths|multiples'
     '|num_resamples|num_samples|predictions|text|window|(mesh|rope)[.].*'
-    '|inputs[.](bad_lines|checkpoint_sha256|not_run|predictions_sha256|samples|window)')
+    '|inputs[.](bad_lines|checkpoint_sha256|ends|not_run|predictions_sha256|samples'
+    '|window)')
 _EQUAL = 1e-9  # means that are closer are equal up to round-off
+# Of fewer samples, all of which may agree, a bootstrap shows too little noise.
+_FEWEST = 20
 
 Cell = tuple[str, int | str]  # task, and length in tokens or LongBench's bucket
 
@@ -41,8 +45,10 @@ class Ranked(NamedTuple):
   """Scores of the same samples by several checkpoints."""
 
   names: list[str]  # of the checkpoints, C
+  sources: list[str]  # their hashes
+  template: str  # hash of that of their prompts
   cells: dict[Cell, dict[str, np.ndarray]]  # scores [C, samples] by dialect
-  left_out: list[str]  # tasks and lengths of which not all runs have all samples
+  left_out: list[str]  # tasks and lengths of which not all runs have the same samples
   num_resamples: int
   seed: int
 
@@ -56,13 +62,16 @@ def main() -> None:
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   with errors.reported():
-    for path in args.runs:
+    folders = [paths.usable(path, 'a folder') for path in args.runs]
+    output = args.output and paths.usable(args.output, '--output')
+    for path in folders:
       paths.check_reachable(path, path)
-    made = table(read([paths.usable(path, 'a folder') for path in args.runs]))
-    print(made.title, grid(made, shutil.get_terminal_size().columns), made.note,
-          sep='\n')
-    if args.output:
-      write_tables(epath.Path(paths.usable(args.output, '--output')), [made])
+    made = table(read(folders))
+    width = shutil.get_terminal_size().columns
+    print(made.title, grid(made, width), *textwrap.wrap(made.note, width), '',
+          *textwrap.wrap(made.more, width), sep='\n')
+    if output:
+      write_tables(epath.Path(output), [made])
 
 
 def read(folders: Sequence[epath.PathLike]) -> Ranked:
@@ -74,7 +83,7 @@ def read(folders: Sequence[epath.PathLike]) -> Ranked:
   """
   if len(folders) < 2:
     raise ValueError('there is nothing to compare one run with: name two or more')
-  if len({*map(str, folders)}) < len(folders):
+  if len({*map(_place, folders)}) < len(folders):
     raise ValueError('a folder is named twice')
   configs = [_config(epath.Path(folder)) for folder in folders]
   for folder, config in zip(folders, configs, strict=True):
@@ -84,7 +93,7 @@ def read(folders: Sequence[epath.PathLike]) -> Ranked:
         and not _MAY_DIFFER.fullmatch(name))
     if differing:
       raise ValueError(f'{folder} and {folders[0]} differ in {", ".join(differing)}: '
-                       'their checkpoints were not asked the same')
+                       'their checkpoints were not asked the same, in the same order')
   runs = [_samples(folder) for folder in folders]
   everywhere: dict[Cell, dict[str, np.ndarray]] = {}
   left_out = []
@@ -96,69 +105,91 @@ def read(folders: Sequence[epath.PathLike]) -> Ranked:
                              for run in own])
           for place, dialect in enumerate(DIALECTS)}
     else:
-      left_out.append(f'{name_of(cell[0])} at {cell[1]}')
+      left_out.append(f'{name_of(cell[0])} at {_length_words(cell[1])}')
   if not everywhere:
     raise ValueError('the runs have no task and length with the same samples')
   names = [epath.Path(folder).name for folder in folders]
   if len({*names}) < len(names):
     names = [str(folder) for folder in folders]
-  return Ranked(names, everywhere, left_out, int(configs[0]['num_resamples']),
-                int(configs[0]['seed']))
+  sha = lambda config, name: str(config.get(f'inputs.{name}_sha256', ''))[:12]
+  return Ranked(
+      names, [sha(x, 'checkpoint') or sha(x, 'predictions') for x in configs],
+      sha(configs[0], 'template'), everywhere, left_out,
+      int(configs[0]['num_resamples']), int(configs[0]['seed']))
+
+
+def _place(folder: epath.PathLike) -> str:
+  """Returns where a folder is, in one spelling."""
+  path = os.fspath(folder)
+  return path.rstrip('/') if '://' in path else os.path.realpath(path)
 
 
 def _config(folder: epath.Path) -> dict[str, Any]:
   """Returns the configuration of a run, {field: value}."""
+  nothing = ValueError(f'{folder} holds no run of experiments.long_context')
   if not (folder / 'config.json').exists():
-    raise ValueError(f'{folder} holds no run of experiments.long_context')
+    raise nothing
   with run_folder.reading(folder / 'config.json', of='a suite') as stored:
-    if stored['study'] != 'long_context':
-      raise ValueError(f'it is of {stored["study"]}')
-    return run_folder.flatten(stored['config'])
+    study, config = stored['study'], run_folder.flatten(stored['config'])
+    _ = config['num_resamples'], config['seed']
+  if study != 'long_context':
+    raise nothing
+  return config
 
 
 def _samples(
     folder: epath.PathLike
 ) -> dict[Cell, dict[tuple[Any, ...], list[float]]]:
-  """Returns the scores of each sample, in the order of dialects."""
-  rows = scores.read_rows(folder)
+  """Returns the scores of each sample of which all are there, by dialect."""
   found: dict[tuple[Any, ...], dict[str, float]] = {}
-  for row in rows:
-    key = row.arm, scores.bucket_of(row), row.seed, row.length, row.depth
+  for row in scores.read_rows(folder):
+    key = row.arm, scores.bucket_of(row), row.seed, row.length
     found.setdefault(key, {})[row.metric] = row.value
+  metrics = [f'score_{dialect}' for dialect in DIALECTS]
   cells: dict[Cell, dict[tuple[Any, ...], list[float]]] = {}
   for (task, length, *sample), own in found.items():
-    cells.setdefault((task, length), {})[*sample, own['chance']] = [
-        own[f'score_{dialect}'] for dialect in DIALECTS]
+    if own.keys() >= {'chance', *metrics}:
+      cells.setdefault((task, length), {})[*sample, own['chance']] = [
+          own[metric] for metric in metrics]
   return cells
 
 
 def table(ranked: Ranked) -> Table:
-  """Makes the table: a row for each task and length, and for the mean over tasks."""
+  """Makes the table: a row for each task, length and dialect, and for means of tasks.
+
+  Means are of the tasks at a length of which all have this length.
+  """
   count = len(ranked.names)
-  records = [_record(ranked, 'mean' if len(cells) > 1 else cells[0][0], cells)
-             for cells in _rows(ranked)]
-  columns: dict[str, CellText] = {
+  records = [record for cells in _groups(ranked) for record in _records(ranked, cells)]
+  columns = {
       'task': lambda r: name_of(r['task']),
-      'length': lambda r: r['length'] if isinstance(r['length'], str)
-      else f'{r["length"]:,}',
+      'length': lambda r: _length_words(r['length']).removesuffix(' tokens'),
       'samples': lambda r: f'{r["samples"]}',
-      **{dialect: functools.partial(_order, ranked.names, dialect)
-         for dialect in DIALECTS},
-      'pairs turned': lambda r: str(r['turned']),
-      'beyond noise': lambda r: str(r['beyond_noise']),
+      'dialect': lambda r: r['dialect'],
+      'pairs turned': lambda r: _blank(r, str(r['turned'])),
+      'beyond noise': lambda r: _blank(r, str(r['beyond_noise'])),
+      'order': lambda r: _order(ranked.names, r),
   }
+  pairs = count * (count - 1) // 2
+  note = (f'Mean scores in %, the best first. Pairs turned: of {pairs} '
+          f'pair{"s" * (pairs > 1)} of checkpoints, those of which one is better in the '
+          'official dialect and worse in this one.')
+  hashes = ', '.join(
+      f'{name} {source}'
+      for name, source in zip(ranked.names, ranked.sources, strict=True))
+  of_template = f'; template of prompts {ranked.template}' * bool(ranked.template)
   left_out = (f'Left out, as not all runs have the same samples: '
               f'{", ".join(ranked.left_out)}.' if ranked.left_out else '')
-  note = (f'Mean scores in %, the best first. Pairs turned: of '
-          f'{count * (count - 1) // 2} pairs of checkpoints, those of which one is '
-          'better in the official dialect and worse in another.')
   more = joined(
-      'Beyond noise: of these pairs, those of which the 95 % intervals of both '
-      'differences (bootstrap over samples, those of both checkpoints together) '
-      'exclude 0. Without correction for the number of rows and pairs. Checkpoints '
-      'with different tokenizers are not asked quite the same prompts.', left_out)
+      left_out, f'SHA-256: {hashes}{of_template}.',
+      'Beyond noise: of the pairs turned, those of which the 95 % intervals of both '
+      'differences exclude 0, without correction for the number of rows and pairs '
+      '(bootstrap over samples, those of both checkpoints together; at least '
+      f'{_FEWEST} samples of a task). Prompts differ between tokenizers, and those of '
+      'LongBench that are too long are cut to the window of each checkpoint. Where '
+      'dialects are the same rule, as official and lm_eval of RULER, no pair can turn.')
   return Table('ranking', 'Order of checkpoints by dialect', columns, records, note,
-               more=more)
+               ('task', 'length', 'dialect', 'pairs turned', 'order'), more)
 
 
 def turned(x: np.ndarray, y: np.ndarray) -> list[tuple[int, int]]:
@@ -168,48 +199,60 @@ def turned(x: np.ndarray, y: np.ndarray) -> list[tuple[int, int]]:
           and (x[i] > x[j]) != (y[i] > y[j])]
 
 
-def _rows(ranked: Ranked) -> list[list[Cell]]:
-  """Returns the cells of each row: one, or those of all tasks at a length."""
+def _groups(ranked: Ranked) -> list[list[Cell]]:
+  """Returns the cells of each group of rows: one, or those of all tasks at a length."""
   tasks = dict.fromkeys(task for task, _ in ranked.cells)
   lengths = dict.fromkeys(length for _, length in ranked.cells)
-  rows = [[cell] for cell in ranked.cells]
+  groups = [[cell] for cell in ranked.cells]
   for length in lengths if len(tasks) > 1 else ():
     own = [(task, length) for task in tasks if (task, length) in ranked.cells]
     if len(own) == len(tasks):
-      rows.append(own)
-  return rows
+      groups.append(own)
+  return groups
 
 
-def _record(ranked: Ranked, task: str, cells: Sequence[Cell]) -> dict[str, Any]:
-  """Returns the record of a row; the mean over tasks weighs each alike."""
+def _records(ranked: Ranked, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+  """Returns a record for each dialect; the mean over tasks weighs each alike."""
   values = {dialect: [ranked.cells[cell][dialect] for cell in cells]
             for dialect in DIALECTS}
   means = {dialect: np.mean([x.mean(axis=1) for x in own], axis=0)
            for dialect, own in values.items()}
-  official, *others = DIALECTS
-  pairs = {dialect: turned(means[official], means[dialect]) for dialect in others}
+  official = DIALECTS[0]
   sign = lambda dialect, i, j: _sign(
       [x[i] - x[j] for x in values[dialect]], ranked.num_resamples, ranked.seed)
-  beyond = {(i, j) for dialect, own in pairs.items() for i, j in own
-            if sign(official, i, j) * sign(dialect, i, j) < 0}
-  return {
-      'task': task, 'length': cells[0][1],
-      'samples': sum(x.shape[1] for x in values[official]),
-      'turned': len({pair for own in pairs.values() for pair in own}),
-      'beyond_noise': len(beyond),
-      **{f'{dialect}_{name}': 100 * float(mean) for dialect, own in means.items()
-         for name, mean in zip(ranked.names, own, strict=True)}}
+  records = []
+  for dialect in DIALECTS:
+    pairs = turned(means[official], means[dialect])
+    records.append({
+        'task': 'mean' if len(cells) > 1 else cells[0][0], 'length': cells[0][1],
+        'samples': sum(x.shape[1] for x in values[dialect]), 'dialect': dialect,
+        'turned': len(pairs), 'beyond_noise': sum(
+            sign(official, i, j) * sign(dialect, i, j) < 0 for i, j in pairs),
+        **{f'score_{name}': 100 * float(mean)
+           for name, mean in zip(ranked.names, means[dialect], strict=True)}})
+  return records
 
 
 def _sign(groups: Sequence[np.ndarray], num_resamples: int, seed: int) -> int:
   """Returns the sign of a mean difference, 0 if its interval includes 0."""
+  if min(map(len, groups)) < _FEWEST:
+    return 0
   _, low, high = scores.mean_interval(groups, num_resamples, seed)
   return (low > 0) - (high < 0)
 
 
-def _order(names: Sequence[str], dialect: str, record: Record) -> str:
+def _blank(record: Record, text: str) -> str:
+  """Returns a text, '' for the dialect that others are compared with."""
+  return '' if record['dialect'] == DIALECTS[0] else text
+
+
+def _length_words(length: int | str) -> str:
+  return length if isinstance(length, str) else f'{length:,} tokens'
+
+
+def _order(names: Sequence[str], record: Record) -> str:
   """Returns the checkpoints with their scores, such as 'b 91.7 > a 85.4 = c 85.4'."""
-  value = lambda name: record[f'{dialect}_{name}']
+  value = lambda name: record[f'score_{name}']
   first, *rest = sorted(names, key=value, reverse=True)
   text = f'{first} {value(first):.1f}'
   for before, name in itertools.pairwise([first, *rest]):
