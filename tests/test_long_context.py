@@ -58,6 +58,7 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
+from vvlen.tasks.haystack import DoesNotFit, split_sentences
 from vvlen.tasks.tokenizers import byte_tokenizer
 from vvlen.tasks.word_lists import ADJECTIVES
 
@@ -224,10 +225,50 @@ def test_stories_that_cannot_be_read_are_named_and_others_asked(tmp_path):
   assert [plan.parts[0].draw(i).answers for i in range(2)] == 2 * [['hallway']]
 
 
+def test_a_wrong_answer_in_a_file_of_babi_is_named_and_others_asked(tmp_path):
+  story = '1 Mary moved to the hallway.\n2 Where is Mary?\t{}\t1\n'
+  path = tmp_path / 'qa1_single_test.txt'
+  path.write_text(''.join(map(story.format, ('hallway', 'halway', 'Hallway'))))
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',), lengths=(500,),
+                   num_samples=2)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert plan.notes == [
+      f'Not used: {path} line 4: the answer must be one of bathroom, bedroom, garden, '
+      "hallway, kitchen, office: 'halway'"]
+  assert {plan.parts[0].draw(i).answers[0] for i in range(2)} == {'hallway', 'Hallway'}
+
+
+@pytest.mark.parametrize('variant, fields, says', [
+    ('ruler', {'uncommon_repeats': 5},
+     'common_words at 64 tokens, sample 0: common words must be repeated more than 5'),
+    ('ruler', {'num_keys': 30, 'digits': 1, 'needle_values': 'numbers'},
+     'niah_multikey at 64 tokens, sample 0: there are not 30 numbers of 1 digits'),
+    ('babilong', {'most_facts': 2, 'tasks': ('qa1', 'qa3')},
+     'qa3 at 192 tokens, sample 0: no question of qa3 follows 2 facts or fewer')])
+def test_settings_that_contradict_each_other_are_refused(variant, fields, says):
+  # Longer prompts would not help, so the other tasks are not run without this one.
+  with pytest.raises(ValueError, match=says):
+    suites.plan(_config(f'{variant}_smoke', **fields), BYTES, 9_000)
+
+
+def test_the_text_around_is_read_as_far_as_it_is_used(tmp_path):
+  texts = ['A dog. A cat.', '', 'Two birds. ' * 9, 'The end.']
+  path = tmp_path / 'text.jsonl'
+  lines = [json.dumps({'text': text}) for text in texts]
+  path.write_text('\n'.join([*lines, 'no json']))
+  whole = '\n'.join(filter(None, texts))
+  for most in (3, 13, 14, 15, len(texts[0]) + len(texts[2])):
+    config = _config('passkey_smoke', text=str(path), num_characters=most)
+    assert samples.sentences_of(config, lambda: ()) == split_sentences(whole[:most])
+  with pytest.raises(ValueError, match='line 5'):
+    samples.sentences_of(_config(
+        'passkey_smoke', text=str(path), num_characters=10**6), lambda: ())
+
+
 def test_a_run_goes_on_if_a_later_sample_does_not_fit(tmp_path):
   claim = lambda **inputs: run_folder.claim(
       tmp_path, {'suite': 'babilong', 'inputs': inputs}, {}, study='long_context',
-      may_grow=long_context_run._MAY_GROW, may_differ=long_context_run._MAY_DIFFER)
+      **long_context_run._changes({'suite': 'babilong'}))
   claim(samples=20)
   claim(samples=100, not_run=['qa2 at 1,024 tokens'])
   stored = json.loads((tmp_path / 'config.json').read_text())
@@ -269,7 +310,7 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
   def kept(rng, length, *args, **fields):
     drawn.append(length)
     if drawn == [300] * 3:
-      raise ValueError('too few')
+      raise DoesNotFit('too few')
     return draw(rng, length, *args, **fields)
 
   monkeypatch.setattr(ruler_suites.short_ruler, 'passkey', kept)
@@ -526,7 +567,7 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
     assert (folder / f'figures/{name}.pdf').exists()
     assert f'(figures/{name}.png)' in page
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
-  assert inputs['window'] == 70 and inputs['samples'] == 6
+  assert inputs['window'] == 70 and inputs['samples'] == 6 and inputs['ends'] == []
   # A hash of weights and template beside every score.
   for path in (folder / 'tables').glob('*.md'):
     for name in ('checkpoint_sha256', 'template_sha256'):
@@ -705,6 +746,16 @@ def test_official_files_of_a_run_have_its_scores(
 
 @pytest.mark.slow
 def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
+  def asked(target, output):
+    folder = tmp_path / f'{target}_{output}'
+    folder.mkdir()
+    (folder / 'qa1_4k.csv').write_text(f'target,output,question\n{target},{output},x\n')
+    run_suite('babilong', folder / 'run', checkpoint='', predictions=str(folder))
+    inputs = json.loads((folder / 'run/config.json').read_text())['config']['inputs']
+    return inputs['asked_sha256']
+
+  first = asked('garden', 'attic')
+  assert asked('garden', 'hall') == first != asked('office', 'attic')
   folder = tmp_path / 'published'
   folder.mkdir()
   for length, answers in (('0k', 'garden garden'), ('4k', 'garden attic')):
@@ -884,6 +935,26 @@ def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
   assert [*found] == ['lcc']
   assert any(x.endswith('/other.jsonl: no task of LongBench-E') for x in notes)
   assert any(x.endswith('/qasper.jsonl is empty') for x in notes)
+
+
+@pytest.mark.parametrize('first, then, fits', [
+    (1, 2, True), (1, 0, True), (0, 2, True), (2, 1, False), (0, 1, False)])
+def test_more_samples_of_longbench_may_be_asked_for(first, then, fits, data, tmp_path):
+  def claim(num_samples):
+    config = _config('longbench_smoke', data=str(data), num_samples=num_samples)
+    plan = longbench_parts.plan(config, BYTES, 600)
+    own = {**config.to_dict(), 'inputs': {
+        **plan.facts, 'samples': sum(len(part.widths) for part in plan.parts)}}
+    run_folder.claim(tmp_path / 'run', own, {}, study='long_context',
+                     **long_context_run._changes(config))
+    return [len(part.widths) for part in plan.parts]
+
+  assert claim(first) == ([2, 1] if first != 1 else [1, 1])
+  if fits:
+    assert claim(then) == [2, 1]
+  else:
+    with pytest.raises(ValueError, match=r'inputs\.samples: 3 there, 2 here \(may'):
+      claim(then)
 
 
 def test_answers_that_are_longer_than_the_reserve_have_room(data):
@@ -1178,10 +1249,11 @@ def test_notes_of_tables_say_what_is_shown():
       'Dialect: official. Weights w.')
   assert tables.effective_lengths(made).more == (
       'Chance: the mean score in % of a guess of the right kind that ignores the '
-      'context. A task whose interval at the base length does not lie 10 points above '
-      'it has no effective length and no changes. Means at other lengths are compared '
-      'without their intervals. The mean is that over tasks, at the lengths that all '
-      'of them have.')
+      'context, 0 where it is not known, as in predictions of RULER made elsewhere. A '
+      'task whose interval at the base length does not lie 10 points above it has no '
+      'effective length and no changes. Means at other lengths are compared without '
+      'their intervals. The mean is that over tasks, at the lengths that all of them '
+      'have.')
   assert ('Depth: the quarter of the context where the first fact that is needed '
           'stands.') in tables.by_depth(made).note
   assert tables.NAMES == {
@@ -1536,7 +1608,7 @@ def test_the_figure_of_longbench_has_a_marker_for_each_task_and_bucket():
   assert figure.get_label() == (
       'Mean score in %, a line for each task, a marker for each bucket of lengths of '
       'texts in words; bars: 95 % intervals by bootstrap over samples; 0 is the score '
-      'of an empty answer.')
+      'of an empty answer. Weights w.')
 
 
 def test_figures_show_scores_with_chance():
@@ -1748,8 +1820,11 @@ def test_a_folder_of_another_run_or_checkpoint_is_refused(
   shutil.copytree(checkpoint, other)
   assert '\n0 of 6 answers' in run_suite(
       'passkey_smoke', folder, checkpoint=str(other))
-  edit(other, rope_theta=20_000.0)
   before = _files(folder)
+  (other / 'generation_config.json').write_text('{"eos_token_id": [5, 6]}')
+  with pytest.raises(ValueError, match=r'inputs\.ends: \[\] there, \[5, 6\] here'):
+    run_suite('passkey_smoke', folder, checkpoint=str(other))
+  edit(other, rope_theta=20_000.0)
   for variant, fields, name in (
       ('passkey', {'checkpoint': str(other)}, 'checkpoint_sha256: '),
       ('passkey', {'checkpoint': str(checkpoint), 'seed': 1}, 'seed: '),

@@ -68,6 +68,8 @@ BAD = [
     *BAD,
     ({'input': 5}, 'input must be a text: 5'),
     ({'context': '\ud800'}, 'context has half a character'),
+    ({'answers': ['a', '\ud800']}, 'answers has half a character'),
+    ({'all_classes': ['\ud800']}, 'all_classes has half a character'),
     ({'dataset': 'hotpotqa'}, "dataset is 'hotpotqa', not 'qasper'"),
     ({'_id': 'a1'}, "earlier line has the same _id, 'a1'"),
     *(({name: ...}, f"field '{name}' is missing") for name in SAMPLE),

@@ -773,3 +773,10 @@ def test_the_answer_of_measurements():
       'Perplexity is 31 in blocks of L = 512 tokens, and 2 times as high at 2 L.']
   assert measure((), ()) == []
   assert not re.search('times', measure(windows[:1], ())[0])
+
+
+def test_a_run_that_lacks_much_names_six_and_counts_the_others():
+  lacks = page.missing_seeds({f'arm_{i}': i for i in range(9)}, 8)
+  assert page.unfinished(lacks[:6]).endswith('arm_5 has 5 of 8 seeds.')
+  assert page.unfinished(lacks).endswith('arm_5 has 5 of 8 seeds, and 2 more.')
+  assert page.unfinished([]) == ''

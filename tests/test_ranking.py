@@ -210,7 +210,7 @@ def test_the_command_prints_and_writes_its_table_without_jax(tmp_path):
     ({'study': 'adapt'}, 'b holds no run of experiments.long_context'),
     ({'config': {}}, 'is not the config.json of a suite .*KeyError'),
     ({'inputs': _INPUTS | {'template_sha256': 'c'}},
-     'differ in inputs.template_sha256: their checkpoints were not asked the same, in '),
+     'differ in inputs.template_sha256: their checkpoints were not asked the same, in'),
     ({'inputs': _INPUTS | {'asked_sha256': 'c'}}, 'differ in inputs.asked_sha256'),
     ({'suite': 'passkey'}, 'differ in suite'),
     ({'tasks': ['vt']}, 'differ in tasks'),

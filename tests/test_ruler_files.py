@@ -37,6 +37,7 @@ def test_published_lines_are_read(more, tmp_path):
     ({'outputs': []}, r'outputs must be a list of texts: \[\]'),
     ({'outputs': 'x'}, "outputs must be a list of texts: 'x'"),
     ({'outputs': ['x', 3]}, r"outputs must be a list of texts: \['x', 3\]"),
+    ({'outputs': ['\ud800']}, 'outputs has half a character: .*'),
     ({'outputs': ['']}, r"outputs must be a list of texts: \[''\]"),
     ('[]', 'not an object of JSON'), ('{', 'not JSON'),
 ])
@@ -60,6 +61,26 @@ def test_parts_of_a_task_are_read_together(tmp_path):
   assert re.fullmatch(r".*: the task must be one of .*qa_1, qa_2: 'qa_3'", bad[1])
   with pytest.raises(ValueError, match=r'has no file TASK\.jsonl'):
     files.read_folder(_write(tmp_path / 'other/x.csv', []).parent)
+
+
+def test_parts_take_the_place_of_a_whole_file(tmp_path):
+  for name, pred in (('vt', 'whole'), ('vt-0', 'a'), ('vt-1', 'b'), ('cwe', 'c')):
+    _write(tmp_path / f'{name}.jsonl', [{**LINE, 'pred': pred}])
+  found, bad = files.read_folder(tmp_path)
+  assert {task: [x.text for x in own] for task, own in found.items()} == {
+      'cwe': ['c'], 'vt': ['a', 'b']}
+  assert bad == [
+      f'{tmp_path}/vt.jsonl: its parts, such as vt-0.jsonl, are read instead']
+
+
+@pytest.mark.parametrize('output, answer, expected', [
+    # As the published program strips and replaces: official, lm_eval, strict.
+    ('It is Paris ', 'Paris ', (0, 0, 1)), ('\tParis', '\tParis', (0, 0, 1)),
+    ('in\tParis', 'in\tParis', (0, 0, 1)), ('in\tParis', 'in\nParis', (1, 1, 0)),
+    ('in Paris\x00', 'paris', (1, 1, 1))])
+def test_white_space_around_and_control_characters(output, answer, expected):
+  assert tuple(score(output, [answer], x) for x in (
+      'official', 'lm_eval', 'strict')) == expected
 
 
 def test_there_are_the_thirteen_published_tasks():

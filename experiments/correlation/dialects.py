@@ -49,5 +49,6 @@ def table(run: Run, points: Points) -> Table:
       'official dialect and in this one. Pairs turned: of '
       f'{count * (count - 1) // 2} pairs of models, those of which the one is better '
       'in the one dialect and worse in the other.',
-      more='lm_eval: that of lm-evaluation-harness; strict: whole words, and no wrong '
-           'answer beside the right one.')
+      more='lm_eval: that of lm-evaluation-harness, of needles and pass keys the same '
+           'rule as official, so that nothing can turn there; strict: whole words, and '
+           'no wrong answer beside the right one.')

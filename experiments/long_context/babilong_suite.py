@@ -79,7 +79,7 @@ def _questions(
     return functools.cache(lambda index: babi_stories.draw_question(
         generator(config.seed, task, index), task, config.most_facts or None))
   path = _file(config, task)
-  questions, messages = babi.read_questions(path)
+  questions, messages = babi.read_questions(path, judge.LABELS[task])
   bad += messages
   there = [question for question in questions
            if not config.most_facts or len(question.facts) <= config.most_facts]

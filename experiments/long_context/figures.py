@@ -121,7 +121,8 @@ def by_bucket(run: Run) -> Figure:
   figure = plots.new(
       1.2 + 0.22 * len(tasks), 'LongBench-E by task and length',
       'Mean score in %, a line for each task, a marker for each bucket of lengths of '
-      f'texts in words; {_BARS}; 0 is the score of an empty answer.',
+      f'texts in words; {_BARS}; 0 is the score of an empty answer. '
+      f'{run.source}',
       f'{_samples(run, found.values(), "task and bucket")}; {_BARS}')
   axes = figure.subplots()
   for place, (bucket, (colour, marker)) in enumerate(

@@ -46,7 +46,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   num_bad = len(notes)
   begin = int(config.begin and tokenizer.begin is not None)
   parts, not_run = [], {}
-  for task, samples in read.items():
+  for task, every in read.items():
+    samples = every[:config.num_samples or None]
     answer_tokens = longbench_files.answer_tokens(task)
     most = window - max(config.reserve, begin + answer_tokens)
     if most < 2:
@@ -122,7 +123,7 @@ def _of_files(
       good, bad = [], [str(error)]
     notes += [f'Not used: {message}' for message in bad]
     if good:
-      found[task] = good[:config.num_samples or None]
+      found[task] = good
   return found, notes
 
 
@@ -158,7 +159,7 @@ def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:
   if not read:
     raise ValueError(
         f'{config.predictions} has no prediction that can be used. {notes[0]}')
-  return {task: [_record(i, x) for i, x in enumerate(own)]
+  return {task: [_record(i, x) for i, x in enumerate(own[:config.num_samples or None])]
           for task, own in read.items()}, notes
 
 

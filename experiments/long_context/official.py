@@ -119,7 +119,10 @@ def _read_ruler(folder: epath.Path) -> tuple[dict[str, list[Record]], list[str]]
   found: dict[str, list[Record]] = {}
   bad: list[str] = []
   for length in lengths:
-    read, bad_lines = ruler_files.read_folder(folder / str(length) / 'pred')
+    try:
+      read, bad_lines = ruler_files.read_folder(folder / str(length) / 'pred')
+    except ValueError as error:
+      read, bad_lines = {}, [str(error)]
     bad += bad_lines
     for task, own in read.items():
       # What a guess would score is not known.

@@ -25,6 +25,7 @@ from experiments.long_context import scores
 from experiments.long_context.tables import joined, name_of
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import run_folder
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.tables import grid, Record, Table, write_tables
 
 # Fields that may differ between runs that are compared. All others decide what is
@@ -171,9 +172,9 @@ def table(ranked: Ranked) -> Table:
       'order': lambda r: _order(ranked.names, r),
   }
   pairs = count * (count - 1) // 2
-  note = (f'Mean scores in %, the best first. Pairs turned: of {pairs} '
-          f'pair{"s" * (pairs > 1)} of checkpoints, those of which one is better in the '
-          'official dialect and worse in this one.')
+  of_all = counted(pairs, 'pair')
+  note = (f'Mean scores in %, best first. Pairs turned: of {of_all} of checkpoints, '
+          'those of which one is better in the official dialect, worse in this one.')
   hashes = ', '.join(
       f'{name} {source}'
       for name, source in zip(ranked.names, ranked.sources, strict=True))

@@ -39,10 +39,10 @@ from vvlen.tasks import documents, tokenizers
 from vvlen.training import finite
 
 _CONFIG = os.path.join('configs', 'long_context.py')
-# Files are identified by their content; the dialect is only that of the tables; and one
-# of more samples may be too long for a task and length.
+# Files are identified by their content; the dialect and bootstrap samples are those of
+# the tables alone; and one of more samples may be too long for a task and length.
 _MAY_DIFFER = ('checkpoint', 'text', 'babi', 'data', 'predictions', 'dialect',
-               'inputs.not_run')
+               'num_resamples', 'inputs.not_run')
 _MAY_GROW = ('num_samples', 'inputs.samples')
 
 
@@ -62,7 +62,9 @@ def main(config: Any, workdir: str) -> None:
   make = longbench_parts.plan if config.suite == 'longbench' else suites.plan
   plan = make(config, tokenizer, window)
   plan.notes.extend(_on_window(window, model.max_length))
-  facts = {'checkpoint_sha256': llama.fingerprint(folder), 'window': window,
+  ends = llama.ends_of(folder)
+  facts = {'checkpoint_sha256': llama.fingerprint(folder), 'ends': [*ends],
+           'window': window,
            'samples': sum(len(part.widths) for part in plan.parts), **plan.facts}
   run = {**config.to_dict(), 'inputs': facts}, machine.session()
   first_of_processes(lambda: _lock(workdir, run))
@@ -72,12 +74,12 @@ def main(config: Any, workdir: str) -> None:
           for part in plan.parts}
   variables = _load(config, mesh) if any(todo.values()) else {}
   first_of_processes(lambda: run_folder.claim(
-      workdir, *run, may_grow=_MAY_GROW, may_differ=_MAY_DIFFER, study='long_context'))
+      workdir, *run, study='long_context', **_changes(config)))
   first_of_processes(lambda: [
       predictions.drop_torn_line(predictions.path_of(workdir, part.name))
       for part in plan.parts])
   _say(plan, todo, config.batch_size, mesh)
-  subject = Subject(model, variables, tokenizer, llama.ends_of(folder),
+  subject = Subject(model, variables, tokenizer, ends,
                     partition.filled(config.batch_size, mesh))
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
@@ -98,9 +100,18 @@ def main(config: Any, workdir: str) -> None:
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Locks the folder; raises ValueError if it belongs to another run."""
   locks.lock(workdir)
-  run_folder.claimed(workdir, *run, may_grow=_MAY_GROW, may_differ=_MAY_DIFFER,
-                     study='long_context')
+  run_folder.claimed(workdir, *run, study='long_context', **_changes(run[0]))
   results.read_rows(epath.Path(workdir) / 'results.csv')
+
+
+def _changes(config: Any) -> dict[str, tuple[str, ...]]:
+  """Returns the fields in which a run may differ from the one that it resumes.
+
+  LongBench's num_samples may be 0 for all of a file, which is more than any number; the
+  samples are counted.
+  """
+  more = ('num_samples',) * (config['suite'] == 'longbench')
+  return {'may_grow': _MAY_GROW, 'may_differ': (*_MAY_DIFFER, *more)}
 
 
 def _on_window(window: int, own: int) -> list[str]:
@@ -200,14 +211,18 @@ def score_predictions(config: Any, workdir: str) -> None:
   """Scores predictions that were made elsewhere, in files of the published programs."""
   of_suite = longbench_parts if config.suite == 'longbench' else official
   found, notes = of_suite.predictions_of(config)
+  asked = lambda record: {k: x for k, x in record.items() if k != 'pred'}
   facts = {
       'predictions_sha256': documents.fingerprint(
           repr(record) for own in found.values() for record in own),
+      # Runs with the same can be ranked.
+      'asked_sha256': documents.fingerprint(
+          repr((task, asked(record))) for task, own in found.items() for record in own),
       'samples': sum(map(len, found.values())), 'bad_lines': len(notes)}
   run = {**config.to_dict(), 'inputs': facts}, machine.session()
   first_of_processes(lambda: _lock(workdir, run))
   first_of_processes(lambda: run_folder.claim(
-      workdir, *run, may_differ=_MAY_DIFFER, study='long_context'))
+      workdir, *run, study='long_context', **_changes(config)))
   print(*notes, f'{facts["samples"]:,} predictions to score.', sep='\n', flush=True)
   done = collections.Counter(
       task for task, *_ in finished.finished(workdir, scores.sample_of))

@@ -89,8 +89,13 @@ def sentences_of(config: Any, default: Callable[[], Sequence[str]]) -> list[str]
   """Returns the sentences of the text around what is asked for."""
   if not config.text:
     return list(default())
-  text = '\n'.join(documents.read_documents([config.text]))[:config.num_characters]
-  return split_sentences(text)
+  parts, left = [], config.num_characters
+  for part in documents.stream_documents([config.text]):
+    parts.append(part)
+    left -= len(part) + 1
+    if left <= 0:
+      break
+  return split_sentences('\n'.join(parts)[:config.num_characters])
 
 
 def facts_of(sentences: Sequence[str], template: Any, **more: Any) -> dict[str, Any]:

@@ -122,9 +122,8 @@ def interval(
 
   The ends are nan for fewer than two values, the mean too if there is none.
   """
-  if len(values) < 2:
-    return (float(values[0]) if len(values) else np.nan), np.nan, np.nan
-  return ends(resampled_means(values, np.ones(len(values)), num_resamples, seed))
+  groups = [np.asarray(values)] if len(values) else []
+  return mean_interval(groups, num_resamples, seed)
 
 
 def ends(drawn: np.ndarray) -> tuple[float, float, float]:

@@ -9,6 +9,7 @@ from experiments.long_context.babilong_suite import babilong
 from experiments.long_context.ruler_suites import passkey, ruler
 from experiments.long_context.samples import Part, Plan, Sample
 from experiments.long_context.scores import place_of
+from vvlen.tasks.haystack import DoesNotFit
 from vvlen.tasks.tokenizers import Tokenizer
 
 _SUITES = {'passkey': passkey, 'babilong': babilong, 'ruler': ruler}
@@ -34,8 +35,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
       config.beyond_window, prompts and answers must fit into it.
 
   Raises:
-    ValueError: if prompts with their answers exceed the window, or no length is long
-      enough for a task.
+    ValueError: if prompts with their answers exceed the window, no length is long
+      enough for a task, or its settings contradict each other.
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
@@ -58,6 +59,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
         for index in range(1 if fits else config.num_samples):
           part.draw(index)
       except ValueError as error:
+        if not isinstance(error.__cause__, DoesNotFit):
+          raise
         not_run[place_of(task, length)] = str(error)
       else:
         fits = True

@@ -207,7 +207,8 @@ def effective_lengths(run: Run) -> Table:
           'the shortest length; none if that is near chance. Change: (S_L − S_base) / '
           f'S_base, in %. {dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
-          f'context. A task whose interval at the base length does not lie '
+          'context, 0 where it is not known, as in predictions of RULER made '
+          f'elsewhere. A task whose interval at the base length does not lie '
           f'{100 * MARGIN:.0f} points above it has no effective length and no changes. '
           'Means at other lengths are compared without their intervals. The mean is '
           'that over tasks, at the lengths that all of them have.')

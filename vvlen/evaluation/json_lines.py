@@ -4,7 +4,7 @@ A line that cannot be used is reported by file and number, and the others are ke
 Paths are local or gs://. Runs without JAX.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import json
 from typing import Any
 
@@ -95,10 +95,7 @@ def text(fields: dict[str, Any], name: str) -> str:
   found = value(fields, name)
   if not isinstance(found, str):
     raise ValueError(f'{name} must be a text: {found!r:.80}')
-  try:
-    found.encode()
-  except UnicodeEncodeError as error:
-    raise ValueError(f'{name} has half a character: {error.reason}') from error
+  check_whole(name, [found])
   return found
 
 
@@ -108,7 +105,17 @@ def texts(fields: dict[str, Any], name: str) -> Sequence[str]:
   if not isinstance(found, list) or not found or not all(
       isinstance(x, str) and x for x in found):
     raise ValueError(f'{name} must be a list of texts: {found!r:.80}')
+  check_whole(name, found)
   return found
+
+
+def check_whole(name: str, texts: Iterable[str]) -> None:
+  """Raises ValueError if a text has half a character, which JSON can spell."""
+  for one in texts:
+    try:
+      one.encode()
+    except UnicodeEncodeError as error:
+      raise ValueError(f'{name} has half a character: {error.reason}') from error
 
 
 def _fields(line: bytes) -> dict[str, Any]:

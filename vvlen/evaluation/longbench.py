@@ -52,6 +52,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vvlen.evaluation import json_lines
 from vvlen.evaluation.text_similarity import (
   difflib_ratio,
   normalize,
@@ -144,6 +145,7 @@ def check_answers(
     if isinstance(texts, str) or not (
         isinstance(texts, Sequence) and all(isinstance(x, str) for x in texts)):
       raise ValueError(f'{name} must be a list of texts: {texts!r:.80}')
+    json_lines.check_whole(name, texts)
   if not answers:
     raise ValueError('there must be at least one answer')
   if task == 'trec' and not all_classes:

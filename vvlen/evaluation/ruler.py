@@ -9,8 +9,9 @@ Questions about documents have several answers of which one is enough (`one_of`)
 `official` is 1 if the output names any of them, else 0; `strict` is the same for whole
 words; `lm_eval` is still the share of all answers.
 
-The published program reports 100 times the mean, rounded to two digits. It also turns
-control characters of an output into newlines, which changes no score.
+The published program reports 100 times the mean, rounded to two digits. It strips white
+space from an output and turns its control characters into newlines, and so do
+`official` and `lm_eval`: an answer that ends with a space is not found at the end.
 Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, string_match_all
 and string_match_part; lm-evaluation-harness 4e7e0d4, tasks/ruler. Runs without JAX.
 """
@@ -57,6 +58,7 @@ def score(
   if dialect == 'strict':
     named = enough(_is_word(x, output) for x in answers)
     return float(named and not any(_is_word(x, output) for x in others))
+  output = re.sub(r'[\x00-\x1f]', '\n', output.strip()).strip()
   found = [x.lower() in output for x in answers]
   if one_of and dialect == 'official':
     return float(any(found))

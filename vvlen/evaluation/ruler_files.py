@@ -19,7 +19,6 @@ Source: NVIDIA/RULER c3f5e3b, scripts/pred/call_api.py and scripts/eval/evaluate
 """
 
 from collections.abc import Sequence
-import itertools
 import json
 import re
 from typing import Any, NamedTuple
@@ -62,7 +61,7 @@ def read_predictions(path: epath.PathLike) -> tuple[list[Prediction], list[str]]
     ValueError: if the task is unknown, or the file has no lines.
   """
   path = epath.Path(path)
-  task = re.sub(r'-\d+$', '', path.stem)
+  task = _task(path)
   if task not in TASKS:
     raise ValueError(f'{path}: the task must be one of {", ".join(TASKS)}: {task!r}')
 
@@ -78,6 +77,8 @@ def read_folder(
 ) -> tuple[dict[str, list[Prediction]], list[str]]:
   """Reads all files TASK.jsonl and TASK-NUMBER.jsonl of a folder.
 
+  As in RULER's program, parts take the place of a whole file of the same task.
+
   Args:
     folder: LENGTH/pred, with at least one such file.
 
@@ -90,10 +91,19 @@ def read_folder(
     ValueError: if it has no such file.
   """
   read, bad = json_lines.read_folder(folder, '.jsonl', read_predictions)
+  parts = {_task(path) for path in read if path.stem != _task(path)}
   found: dict[str, list[Prediction]] = {}
-  for one in itertools.chain.from_iterable(read.values()):
-    found.setdefault(one.task, []).append(one)
-  return found, bad
+  for path, own in read.items():
+    task = _task(path)
+    if task in parts and path.stem == task:
+      bad.append(f'{path}: its parts, such as {task}-0.jsonl, are read instead')
+    elif own:
+      found.setdefault(task, []).extend(own)
+  return {task: found[task] for task in sorted(found)}, bad
+
+
+def _task(path: epath.Path) -> str:
+  return re.sub(r'-\d+$', '', path.stem)
 
 
 def score_of(prediction: Prediction, dialect: str = 'official') -> float:

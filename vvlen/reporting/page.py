@@ -18,6 +18,8 @@ from etils import epath
 from vvlen.reporting import results, run_folder, starts
 from vvlen.reporting.tables import cells, markdown, MORE, Table
 
+_NAMED = 6  # of what is missing; more are counted
+
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --shade: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 0 auto;
@@ -76,7 +78,9 @@ def missing_seeds(have: Mapping[str, int], asked: int) -> list[str]:
 
 def unfinished(missing: Sequence[str]) -> str:
   """Returns a sentence that names what a run still lacks, '' if nothing."""
-  return f'The run is not finished: {", ".join(missing)}.' if missing else ''
+  more = len(missing) - _NAMED
+  named = [*missing[:_NAMED], *[f'and {more} more'] * (more > 0)]
+  return f'The run is not finished: {", ".join(named)}.' if missing else ''
 
 
 def write(folder: epath.Path, report: Report) -> list[epath.Path]:

@@ -7,6 +7,7 @@ the answer. IDs of a story are 1, 2, …; a line with ID 1 begins another story.
 Source: Weston et al. (2015), arXiv 1502.05698; version 1.2. Runs without JAX.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from etils import epath
@@ -21,13 +22,16 @@ class Question(NamedTuple):
   support: tuple[int, ...]  # which facts give the answer, from 0 on
 
 
-def read_questions(path: epath.PathLike) -> tuple[list[Question], list[str]]:
+def read_questions(
+    path: epath.PathLike, answers: Collection[str] = ()
+) -> tuple[list[Question], list[str]]:
   """Reads all questions of a file of bAbI, and lists the lines that are not as above.
 
   What follows such a line in its story is left out, as a fact may be missing.
 
   Args:
     path: such as qa1_single-supporting-fact_test.txt, local or gs://.
+    answers: those that there may be, in lower case; (): any.
 
   Returns:
     Questions in the order of the file, each with the facts before it; and a message for
@@ -56,7 +60,7 @@ def read_questions(path: epath.PathLike) -> tuple[list[Question], list[str]]:
       if identity == 1:
         facts = {}
       if '\t' in text:
-        questions.append(_question(text, facts))
+        questions.append(_question(text, facts, answers))
       else:
         facts[identity] = text
       last = identity
@@ -78,12 +82,17 @@ def _identity(line: str, last: int) -> tuple[int, str]:
   return int(identity), text.strip()
 
 
-def _question(text: str, facts: dict[int, str]) -> Question:
+def _question(
+    text: str, facts: dict[int, str], answers: Collection[str]
+) -> Question:
   """Returns what is in a line with tabs."""
   fields = [x.strip() for x in text.split('\t')]
   if len(fields) != 3 or not all(fields):
     raise ValueError('a question must be followed by a tab, its answer, a tab and '
                      f'numbers of facts: {text!r:.80}')
+  if answers and fields[1].lower() not in answers:
+    raise ValueError(f'the answer must be one of {", ".join(answers)}: '
+                     f'{fields[1]!r:.80}')
   places = {str(identity): place for place, identity in enumerate(facts)}
   wrong = [x for x in fields[2].split() if x not in places]
   if wrong:

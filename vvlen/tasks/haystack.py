@@ -27,6 +27,10 @@ _TRIES = 30
 _NEAR = 8  # words on either side of the estimated cut that are searched first
 
 
+class DoesNotFit(ValueError):
+  """What is hidden and asked for does not fit into the number of tokens."""
+
+
 class Haystack(NamedTuple):
   """A prompt with hidden facts."""
 
@@ -77,9 +81,9 @@ def hide(
     A `Haystack`; `tokenizer.encode(prompt)` has exactly `num_tokens` tokens.
 
   Raises:
-    ValueError: if there are no facts or sentences, the depth is not as above, facts,
-      others and what surrounds them have too many tokens by themselves, or the facts do
-      not fit between the two depths.
+    DoesNotFit: if facts, others and what surrounds them have too many tokens by
+      themselves, or the facts do not fit between the two depths.
+    ValueError: if there are no facts or sentences, or the depth is not as above.
   """
   low, high = depth
   if not 0 <= low <= high <= 1:
@@ -89,7 +93,7 @@ def hide(
   frame = wrap or (lambda context: context)
   count = lambda parts: len(tokenizer.encode(frame(_join(parts))))
   if (alone := count([*others, *facts])) > num_tokens:
-    raise ValueError(
+    raise DoesNotFit(
         f'{num_tokens} tokens are too few: facts and what surrounds them take {alone}')
   of_facts = len(_join(facts))
   for _ in range(_TRIES):
@@ -110,7 +114,7 @@ def hide(
       end = (begins[-1] + len(facts[-1])) / len(context)
       if low == high or low <= depths[0] <= end <= high:
         return Haystack(frame(context), context, depths)
-  raise ValueError(
+  raise DoesNotFit(
       f'facts of {of_facts} characters do not fit between sentences, from {low:g} to '
       f'{high:g} of a context of about {size}, if the whole has exactly {num_tokens} '
       'tokens')

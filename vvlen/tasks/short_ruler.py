@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from vvlen.tasks.haystack import hide, last_within, NOISE
+from vvlen.tasks.haystack import DoesNotFit, hide, last_within, NOISE
 from vvlen.tasks.ruler_wording import (
   NeedleWording,
   SHORT_NEEDLES,
@@ -250,7 +250,7 @@ def common_words(
     if most < 1 or count(most) <= num_tokens:
       continue  # there is room for more
     if (least := count(1)) > num_tokens:
-      raise ValueError(f'{num_tokens} tokens are too few: one other word takes {least}')
+      raise DoesNotFit(f'{num_tokens} tokens are too few: one other word takes {least}')
     others = last_within(count, 1, most, num_tokens)
     return Sample(prompt(others), tuple(words[:num_common]),
                   tuple(words[num_common:num_common + others]), (), count(others))
