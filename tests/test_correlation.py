@@ -13,7 +13,6 @@ import types
 from etils import epath
 import jax
 import jax.numpy as jnp
-import matplotlib.text
 import numpy as np
 import pytest
 from scipy import stats
@@ -41,6 +40,7 @@ from experiments.language_model import check as check_of_language_models
 from experiments.language_model import training
 from experiments.long_context import generation, training_text
 from experiments.long_context.training_text import Answered
+from tests.artists import bands
 from tests.conftest import ROOT, shown
 from vvlen import sharding, statistics
 from vvlen.models.llama.initial_weights import around_common_vector
@@ -546,6 +546,7 @@ def _text(value):
 
 def _scipy(name):
   def statistic(x, y):
+    x, y = np.round(x, 12), np.round(y, 12)  # as many right answers share a rank
     with np.errstate(invalid='ignore'):
       return getattr(stats, name)(x, y).statistic if np.ptp(x) and np.ptp(y) else np.nan
   return statistic
@@ -627,6 +628,21 @@ def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
   assert made(1e-16, 0.3).better == made(-0.3, -1e-16).better == 0
   assert made(1e-3, 0.3).better == 1 and made(-0.3, -1e-3).better == -1
   assert made(-0.1, 0.3).better == made(np.nan, np.nan).better == 0
+
+
+def test_as_many_right_answers_share_a_rank_despite_round_off(run):
+  scores = np.array([1, 5, 1, 3, 5, 2, 4, 3]) / 10
+  # The same numbers, as sums in another order give them.
+  noisy = scores + np.array([0, 1, -1, 1, 0, 0, 1, -1]) * 2**-52
+  x, z = np.random.default_rng(2).normal(size=(2, 8))
+  kinds = np.array([0, 0, 0, 0, 1, 1, 1, 1.0])
+  assert stats.spearmanr(x, scores)[0] != stats.spearmanr(x, noisy)[0]
+  for of in (None, kinds):
+    exact, found = (
+        related.relate(run, x, y, z, (-1.0, -1.0), of) for y in (scores, noisy))
+    assert found == exact
+  value = related.relate(run, x, noisy, z, (-1.0, -1.0)).spearman.value
+  assert value == pytest.approx(stats.spearmanr(x, scores)[0])
 
 
 def test_the_papers_rows_give_these_numbers():
@@ -791,7 +807,8 @@ def test_among_models_that_are_alike_means_are_taken_away(run, found, used):
     assert r['gain_low'] < r['gain'] < r['gain_high']
   assert groups.table(run, found).note == (
       'The same positions and L: less the mean of models that have these. r: '
-      'Spearman; misalignment: symmetric KL. Secondary, not corrected for being many.')
+      'Spearman; misalignment: symmetric KL. The first row is the control of the '
+      'verdict; all else is secondary.')
 
 
 def test_means_of_kinds_are_taken_in_each_resample(run, used):
@@ -922,18 +939,21 @@ def test_the_answer_is_what_the_intervals_say(loss, excess, score, says):
   assert third.startswith('Secondary: log perplexity beyond L over 16 models: ')
   x, z, y = (used.means[n] for n in (
       'symmetric_kl', 'training_cross_entropy', 'score_near'))
-  odd = ', against the sign that the paper has, with misalignment'
-  assert (odd in first) == (_SPEARMAN(x, y) > 1e-9)
+  odd = ', against the direction that is claimed, with '
+  for words, predictor in (('misalignment', x), ('training loss', z)):
+    sure = _ends(_SPEARMAN, predictor, y)[0] > 0
+    assert (f'{odd}{words}' in first) == sure
   words = re.search(
-      r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[[^]]*\] with '
-      r'training loss; r, in the direction that is claimed, differs by (\S+) '
-      r'\[95 %: ([^]]*), ([^]]*)\]\. ', first).groups()
+      r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[[^]]*\].* with '
+      r'training loss; r of misalignment minus that of training loss, both in the '
+      r'direction that is claimed, is (\S+) \[95 %: ([^]]*), ([^]]*)\]\. ',
+      first).groups()
   low, high = _ends(_gain, x, y, z)
   assert words == tuple(map(_text, (
       _SPEARMAN(x, y), _SPEARMAN(z, y), _gain(x, y, z), low, high)))
   among = re.search(
       r' positions and L, (\d+) models: r = (\S+) \[.*\] and r = (\S+) \[.*\], '
-      r'which differ by (\S+) \[95 %: ', first).groups()
+      r'and the difference is (\S+) \[95 %: ', first).groups()
   rest = used.only([_kinds(used).count(kind) > 1 for kind in _kinds(used)])
   x, z, y = (_less_means(_kinds(rest), rest.means[n]) for n in (
       'symmetric_kl', 'training_cross_entropy', 'score_near'))
@@ -945,8 +965,8 @@ def test_each_verdict_is_that_of_its_intervals():
   made = lambda low, high: related.Related(
       *3 * [statistics.Estimate(0.5, 0.4, 0.6)],
       statistics.Estimate((low + high) / 2, low, high))
-  of = lambda one, other, *predict: answer._verdict(
-      made(*one), made(*other), *(predict or (True, True)))
+  of = lambda one, other, *predict, alike=(True, True): answer._verdict(
+      made(*one), made(*other), predict or (True, True), alike)
   up, down, both = (0.01, 0.5), (-0.5, -0.01), (-0.3, 0.3)
   better = 'misalignment predicts it better than training loss'
   worse = 'training loss predicts it better than misalignment'
@@ -956,7 +976,10 @@ def test_each_verdict_is_that_of_its_intervals():
   assert of(down, both) == of(down, up) == f'undecided, as {worse}{but}'
   assert of(both, up) == of((-0.3, 0.1), both) == of((-0.1, 0.3), both) == _UNSURE
   equal = 'misalignment and training loss predict it equally well'
-  assert of((-0.19, 0.19), up) == of((0.01, 0.1), up) == equal
+  though = ' over all models, though among those with the same positions and L '
+  assert of((-0.19, 0.19), both) == of((0.01, 0.1), both) == equal
+  assert of((0.01, 0.1), up) == f'{equal}{though}{better}'
+  assert of((0.01, 0.1), down) == f'{equal}{though}{worse}'
   # Who is better must predict it at all; who is equal, both.
   assert of(up, up, True, False) == f'{better}, {_SAME}'
   assert of(down, down, False, True) == f'{worse}, {_SAME}'
@@ -965,7 +988,12 @@ def test_each_verdict_is_that_of_its_intervals():
   assert of(up, (np.nan, np.nan)) == (
       f'undecided, as {better} over all models, without a control')
   none = 'neither misalignment nor training loss is found to predict it'
-  assert of(up, up, False, False) == of((-0.1, 0.1), up, False, False) == none
+  assert of(up, both, False, False) == of((-0.1, 0.1), both, False, False) == none
+  assert of(both, up, False, False, alike=(True, False)) == f'{none}{though}{better}'
+  assert of(up, down, False, False, alike=(False, True)) == f'{none}{though}{worse}'
+  # Who is better there must predict it there.
+  assert of(both, up, False, False, alike=(False, True)) == none
+  assert of(up, down, False, False, alike=(True, False)) == none
 
 
 def test_a_predictor_predicts_if_r_is_surely_in_the_direction_that_is_claimed():
@@ -1031,15 +1059,25 @@ def test_the_answer_says_what_models_have_learned(run):
   rows = _rows(run, lambda i, n: 0.3 if n == 1 and i < 3 else _score(i, n))
   made = points.points(run, rows)
   count = sum(not m.weight for m in run.models[3:])
-  plain = points.without_term(made)
-  mean = {f: plain.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
+  used = points.compared(run, made)
+  assert len(used.models) == count < 16
+  mean = {f: used.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
   assert answer.answer(run, made)[1] == (
       f'{count} of 16 models without the misalignment term have learned each task that '
       'counts, niah_single and qa1: at L, the length of their training, their scores '
-      'lie at least halfway from those of shortcuts to 1. Mean score: '
+      'lie at least halfway from those of shortcuts to 1. Mean score of these: '
       f'{mean["score_1"]:.3f} at L, '
       f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
       'shortcuts have 0.150 at L and 0.153 up to 2 L.')
+  # Two diverged, and one of the term, which is not counted here.
+  lost = [r._replace(value=np.inf)
+          if r.arm in ('rope_01', 'alibi_01', 'rope_01_term') and r.metric == 'nll'
+          else r for r in _rows(run)]
+  said = answer.answer(run, points.points(run, lost))[1]
+  assert said.startswith('14 of 14 models without')
+  assert ' to 1. 2 more models had a value that is not finite. Mean score of' in said
+  nobody = answer.answer(run, points.points(run, _rows(run, lambda i, n: 0.2)))[1]
+  assert nobody.startswith('0 of 16 models') and 'Mean score of all: 0.173' in nobody
 
 
 def test_a_correlation_that_is_undefined_has_no_verdict(run):
@@ -1180,9 +1218,16 @@ def test_the_answer_says_what_the_term_changes(run):
   assert 'no difference was found' in of(*nearly)
   one = points.points(run, [r for r in _rows(run) if not (
       r.arm.endswith('_term') and r.arm != 'rope_01_term')])
-  assert term.sentence(run, one) == of(*4 * [0.02]) == (
-      'The misalignment term with α = 0.1: no verdict, as fewer than two pairs learned '
-      'each task that counts, or all changed alike.')
+  none = ('The misalignment term with α = 0.1: no verdict, as fewer than two pairs '
+          'learned each task that counts, or all changed alike.')
+  assert of(*4 * [0.02]) == (
+      f'{none} Over all pairs, it changes the score up to 2 L by +0.020.')
+  assert term.sentence(run, one) == f'{none} Of 3 pairs, a value is not finite.'
+  lost = points.points(run, [
+      r._replace(value=np.nan) if (r.arm, r.metric) == ('rope_01_term', 'nll') else r
+      for r in _rows(run)])
+  assert ', 3 of 4 pairs of models, those' in term.sentence(run, lost)
+  assert term.sentence(run, lost).endswith('. Of 1 pair, a value is not finite.')
   # Nothing is said of a study that is not finished.
   assert not any('misalignment term with' in x for x in answer.answer(run, one))
   both = points.points(run, _rows(run, lambda i, n: _score(i, n) - 0.3 * (
@@ -1241,15 +1286,24 @@ def test_figures_have_a_point_for_each_model(run, found, used):
   assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
   fields = [(x, y) for y in points.OUTCOMES
             for x in ('training_cross_entropy', 'symmetric_kl')]
-  numbers = [i + 1 for i, m in enumerate(run.models) if not m.weight]
+  kinds = sorted({(m.positions, m.length) for m in used.models})
   for axes, (x, y) in zip(made['correlations'].axes, fields, strict=True):
-    seeds, means = _points_of(axes)
-    np.testing.assert_array_equal(means, np.stack([used.means[x], used.means[y]], 1))
+    seeds, *drawn = _points_of(axes)
+    means = np.stack([used.means[x], used.means[y]], 1)
+    looks = {}
+    for line, own, (positions, length) in zip(
+        axes.lines[1:], drawn, kinds, strict=True):
+      np.testing.assert_array_equal(own, means[[
+          (m.positions, m.length) == (positions, length) for m in used.models]])
+      assert line.get_label() == f'{positions}, L = {length}'
+      assert (line.get_markerfacecolor() == 'white') == (length == 112)
+      looks.setdefault((line.get_color(), line.get_marker()), set()).add(positions)
+    assert len(looks) == len({m.positions for m in used.models})
+    assert all(len(own) == 1 for own in looks.values())
+    assert axes.get_xscale() == ('log' if x == 'symmetric_kl' else 'linear')
     np.testing.assert_array_equal(seeds, [
         (used.seeds[x][i][s], used.seeds[y][i][s]) for i in range(16) for s in (0, 1)])
-    assert [(t.get_text(), *t.xy) for t in axes.texts
-            if isinstance(t, matplotlib.text.Annotation)] == [
-                (str(i), *mean) for i, mean in zip(numbers, means, strict=True)]
+    assert not axes.texts  # of sixteen models
     value, low, high = related.ours(run, used, x, y).spearman
     assert value == pytest.approx(_SPEARMAN(*means.T)) and low < high
     assert axes.get_title() == (
@@ -1257,6 +1311,17 @@ def test_figures_have_a_point_for_each_model(run, found, used):
   assert [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes] == [
       ('', 'score up to 2 L'), ('', ''), ('', 'score from 2 L on'), ('', ''),
       ('training loss, nats', 'log perplexity beyond L'), ('symmetric KL at L', '')]
+  assert 'points by' not in made['correlations'].get_label()
+  assert '; grey: single seeds. r: Spearman' in made['correlations'].get_label()
+  assert len(made['correlations'].legends[0].get_texts()) == len(kinds)
+  # Fewer models have numbers, and one seed needs no grey points.
+  fewer = figures.of_models(run._replace(num_seeds=1), used.only(np.arange(16) < 15))
+  numbers = [str(i + 1) for i, m in enumerate(run.models) if not m.weight][:15]
+  for axes in fewer.axes:
+    own = np.concatenate(_points_of(axes))
+    assert [t.get_text() for t in axes.texts] == numbers
+    assert sorted(t.xy for t in axes.texts) == sorted(map(tuple, own))
+  assert '; numbers: as in the table models. r: ' in fewer.get_label()
   few = found.only(np.arange(20) < 0)
   assert list(figures.make(run, few)) == ['paper']
 
@@ -1278,14 +1343,14 @@ def test_the_figure_of_the_paper_has_its_rows(run):
   assert figure.get_label() == (
       'LongBench-E and log perplexity at 16k, against training loss and misalignment, '
       'as the paper prints them: 1: GPT-J-6B, 2: GPT-NeoX-20B, 3: Llama2-7B, 4: '
-      'RandomPos, 5: YaRN-8k, 6: Qwen-7B-8k, 7: CLEX-4K. r: recomputed, with its '
-      'bootstrap interval over the seven.')
+      "RandomPos, 5: YaRN-8k, 6: Qwen-7B-8k, 7: CLEX-4K. r: Spearman's correlation, "
+      'recomputed, with its bootstrap interval over the seven.')
 
 
 def test_the_figure_of_the_term_has_the_means_over_pairs(run):
   found = _with_term(run)
   figure = figures.of_term(run, found)
-  [axes] = figure.axes
+  axes, paired = figure.axes
   lines = {line.get_label(): np.array(line.get_xydata()) for line in axes.lines}
   names = _names(found)
   for label, own in zip(('α = 0.1', 'without the term'), zip(*run.pairs, strict=True),
@@ -1294,6 +1359,18 @@ def test_the_figure_of_the_term_has_the_means_over_pairs(run):
     np.testing.assert_allclose(lines[label], np.stack([run.lengths, [
         found.means[f'score_{n:g}'][places].mean() for n in run.lengths]], axis=1))
   assert lines['shortcut'][:, 1] == pytest.approx(0.15)
+  difference, zero = paired.lines
+  tests = [term.changed(run, found, 0.1, f'score_{n:g}').test for n in run.lengths]
+  np.testing.assert_allclose(difference.get_ydata(), [
+      test.mean_difference for test in tests])
+  assert [*difference.get_xdata()] == [*run.lengths] and not any(zero.get_ydata())
+  assert difference.get_ydata()[1] == pytest.approx(0.055)
+  [(x, low, high)] = bands(paired).values()
+  # At L, all change alike, so there is no interval.
+  there = [run.lengths.index(n) for n in x[1:]]
+  assert low[0] == high[0] == tests[0].mean_difference == 0
+  np.testing.assert_allclose(low[1:], [tests[i].ci_low for i in there], atol=1e-9)
+  np.testing.assert_allclose(high[1:], [tests[i].ci_high for i in there], atol=1e-9)
   assert 'means over 4 pairs of models that both learned' in figure.get_label()
   for made in figures.make(run, found).values():
     caption = made.get_label()

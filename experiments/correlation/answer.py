@@ -1,11 +1,11 @@
 """What the correlations over models say, in sentences. Runs without JAX."""
 
+from collections.abc import Sequence
 import math
 
 from experiments.correlation import term
 from experiments.correlation.points import (
     compared,
-    learned,
     OUTCOMES,
     outcomes,
     Points,
@@ -27,6 +27,8 @@ from vvlen.reporting.numbers import counted, interval_words, number
 FEWEST = 12  # models, for a verdict
 ABOVE = 0.1  # of the mean score up to 2 L above that of shortcuts, at least
 SPREAD = 0.05  # standard deviation of the score up to 2 L over models, at least
+_BETTER = {1: 'misalignment predicts it better than training loss',
+           -1: 'training loss predicts it better than misalignment', 0: ''}
 ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 
 
@@ -83,16 +85,28 @@ def _no_verdict(used: Points) -> str:
 
 def _of_training(run: Run, points: Points) -> str:
   """Says how many models have learned the tasks, and how they do beyond L."""
-  plain = without_term(points)
-  mean = lambda field: number(float(plain.means[field].mean()), '.3f')
+  plain, used = without_term(points), compared(run, points)
+  own = used if used.models else plain
+  mean = lambda field: number(float(own.means[field].mean()), '.3f')
+  lost = _lost(run, points)
+  left_out = f' {counted(lost, "more model")} had a value that is not finite.' * (
+      lost > 0)
   return (
-      f'{int(learned(run, plain).sum())} of {counted(len(plain.models), "model")} '
+      f'{len(used.models)} of {counted(len(plain.models), "model")} '
       'without the misalignment term have learned each task that counts, '
       f'{" and ".join(run.counting)}: at L, the length of their training, their scores '
-      'lie at least halfway from those of shortcuts to 1. Mean '
-      f'score: {mean("score_1")} at L, {mean("score_near")} up to 2 L, '
+      f'lie at least halfway from those of shortcuts to 1.{left_out} Mean score of '
+      f'{"these" if used.models else "all"}: {mean("score_1")} at L, '
+      f'{mean("score_near")} up to 2 L, '
       f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '
       f'{mean("shortcut_near")} up to 2 L.')
+
+
+def _lost(run: Run, points: Points) -> int:
+  """Returns how many models without the term have no seed with finite values."""
+  there = {model.name for model in points.models}
+  out = {seed.partition(',')[0] for seed in points.left_out} - there
+  return sum(model.name in out and not model.weight for model in run.models)
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
@@ -101,30 +115,26 @@ def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   names, signs = (run.measure, TRAINING_LOSS), signs_of(run.measure, outcome)
   misalignment, loss = (ours(run, points, name, outcome) for name in names)
   found_within, loss_within = (within(run, alike, name, outcome) for name in names)
-  predicts = [_predicts(run, related, sign) for related, sign in zip(
-      (misalignment, loss), signs, strict=True)]
+  predicts, alike_predicts = (
+      [_predicts(run, related, sign) for related, sign in zip(both, signs, strict=True)]
+      for both in ((misalignment, loss), (found_within, loss_within)))
   what = f'{OUTCOMES[outcome]} over {counted(len(points.models), "model")}'
   what = (f'{what[0].upper()}{what[1:]}' if outcome == run.outcome
           else f'Secondary: {what}')
   if math.isnan(misalignment.gain.ci_low):
     return f'{what}: no verdict, as a correlation is undefined.'
-  odd = '' if _as_in_paper(run, misalignment, outcome) else (
-      ', against the sign that the paper has,')
-  said = (f'{what}: {_verdict(misalignment, found_within, *predicts)}. '
-          f'{_r(run, misalignment)}{odd} with misalignment '
-          f'({PREDICTORS[run.measure]} at L), {_r(run, loss)} with training loss; r, '
-          f'in the direction that is claimed, differs by {_gain(misalignment)}')
+  odd = [', against the direction that is claimed,' * _predicts(run, related, -sign)
+         for related, sign in zip((misalignment, loss), signs, strict=True)]
+  said = (f'{what}: {_verdict(misalignment, found_within, predicts, alike_predicts)}. '
+          f'{_r(run, misalignment)}{odd[0]} with misalignment '
+          f'({PREDICTORS[run.measure]} at L), {_r(run, loss)}{odd[1]} with training '
+          'loss; r of misalignment minus that of training loss, both in the direction '
+          f'that is claimed, is {_gain(misalignment)}')
   if math.isnan(found_within.gain.ci_low):
     return f'{said}. Too few models have the same positions and L for a control.'
   return (f'{said}. Among models with the same positions and L, '
           f'{counted(len(alike.models), "model")}: {_r(run, found_within)} and '
-          f'{_r(run, loss_within)}, which differ by {_gain(found_within)}.')
-
-
-def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
-  """Whether r has the sign that is claimed, and that the paper has."""
-  r = getattr(misalignment, run.correlation).value
-  return r * signs_of(run.measure, outcome)[0] >= 0
+          f'{_r(run, loss_within)}, and the difference is {_gain(found_within)}.')
 
 
 def _predicts(run: Run, related: Related, sign: float) -> bool:
@@ -134,24 +144,25 @@ def _predicts(run: Run, related: Related, sign: float) -> bool:
 
 
 def _verdict(
-    over_all: Related, among: Related, misalignment: bool, training_loss: bool
+    over_all: Related, among: Related, predicts: Sequence[bool],
+    alike_predicts: Sequence[bool],
 ) -> str:
   """Returns what the intervals of the differences of r say.
 
   Args:
     over_all: of misalignment, over all models.
     among: among models that are alike.
-    misalignment: whether it predicts the outcome at all.
-    training_loss: likewise.
+    predicts: whether misalignment, and training loss, predict the outcome at all.
+    alike_predicts: the same among models that are alike.
   """
   _, low, high = over_all.gain
+  misalignment, training_loss = predicts
+  but = _but(among, alike_predicts)
   if not misalignment and not training_loss:
-    return 'neither misalignment nor training loss is found to predict it'
+    return f'neither misalignment nor training loss is found to predict it{but}'
   if misalignment and training_loss and -ALIKE < low and high < ALIKE:
-    return 'misalignment and training loss predict it equally well'
-  said = {1: 'misalignment predicts it better than training loss',
-          -1: 'training loss predicts it better than misalignment', 0: ''}[
-              over_all.better]
+    return f'misalignment and training loss predict it equally well{but}'
+  said = _BETTER[over_all.better]
   # What predicts nothing may still differ from a relation of the other sign.
   if not said or not (misalignment if over_all.better > 0 else training_loss):
     return 'undecided whether misalignment or training loss predicts it better'
@@ -161,6 +172,14 @@ def _verdict(
     return f'{said}, over all models and among those with the same positions and L'
   return (f'undecided, as {said} over all models but not among those with the same '
           'positions and L')
+
+
+def _but(among: Related, predicts: Sequence[bool]) -> str:
+  """Returns a warning if one predicts better among models that are alike, else ''."""
+  if not (among.better and predicts[among.better < 0]):
+    return ''
+  return (' over all models, though among those with the same positions and L '
+          f'{_BETTER[among.better]}')
 
 
 def _r(run: Run, related: Related) -> str:

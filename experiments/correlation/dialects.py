@@ -32,7 +32,7 @@ def table(run: Run, points: Points) -> Table:
         records.append({
             'task': task, 'length': n, 'dialect': dialect,
             'official': float(official.mean()), 'mean': float(other.mean()),
-            'spearman': float(spearman(official, other)),
+            'spearman': float(spearman(official.round(9), other.round(9))),
             'turned': len(ranking.turned(official, other))})
   columns: dict[str, CellText] = {
       'task': lambda r: r['task'], 'length': lambda r: times(r['length']),

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 import numpy as np
 
 from experiments.correlation import paper, term
+from experiments.correlation.comparison import CORRELATION_WORDS
 from experiments.correlation.points import (
     compared,
     OUTCOMES,
@@ -23,7 +24,8 @@ from experiments.correlation.tables import published
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted, interval_words, number
 
-_COLOUR, _MARKER = plots.LOOKS[0]
+_DIVERGENCES = ('symmetric_kl', 'kl_first_second', 'kl_second_first', 'js')
+_MOST_NUMBERS = 15  # of points; more would overlap
 
 
 class Panel(NamedTuple):
@@ -32,7 +34,8 @@ class Panel(NamedTuple):
   x: np.ndarray  # [M]
   y: np.ndarray  # [M]
   related: Related
-  numbers: Sequence[int]  # of the models
+  numbers: Sequence[int]  # of the models; (): not shown
+  kinds: Sequence[tuple[str, bool]] = ()  # label, and whether hollow; (): all alike
   seeds: Sequence[tuple[float, float]] = ()  # x and y of single seeds
 
 
@@ -51,46 +54,73 @@ def of_models(run: Run, points: Points) -> Figure:
   predictors = {TRAINING_LOSS: 'training loss, nats',
                 run.measure: f'{PREDICTORS[run.measure]} at L'}
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
+  shown = [numbers[model.name] for model in points.models]
+  lengths = sorted({m.length for m in points.models})
+  kinds = [(f'{m.positions}, L = {m.length}', m.length < lengths[-1])
+           for m in points.models]
   panels = {
       (predictor, outcome): Panel(
           points.means[predictor], points.means[outcome],
           ours(run, points, predictor, outcome),
-          [numbers[model.name] for model in points.models],
-          _seeds(points, predictor, outcome))
+          shown if len(shown) <= _MOST_NUMBERS else (), kinds,
+          _seeds(points, predictor, outcome) if run.num_seeds > 1 else ())
       for outcome in outcomes(run) for predictor in predictors}
-  lengths = ' or '.join(map(str, sorted({m.length for m in points.models})))
-  return _draw(
+  numbered = ('; numbers: as in the table models' * (len(shown) <= _MOST_NUMBERS)
+              + '; grey: single seeds' * (run.num_seeds > 1))
+  figure = _draw(
       run, panels, predictors, {name: OUTCOMES[name] for name in outcomes(run)},
       'Results on longer inputs, by training loss and misalignment',
       'Score of the benchmark and log perplexity beyond the length of training, '
-      'against training loss and misalignment, a numbered point for each model that '
-      'learned each task that counts without the misalignment term, as in the table '
-      'models: means over seeds; grey: single seeds. r: the primary correlation over '
-      'models, with its bootstrap interval.',
-      f'{run.words}, trained at L = {lengths} tokens')
+      'against training loss and misalignment, a point for each model that learned '
+      'each task that counts without the misalignment term, by its positions and L'
+      f'{numbered}. {_words_of_r(run)} over models, with its bootstrap interval.',
+      f'{run.words}, trained at L = {" or ".join(map(str, lengths))} tokens')
+  axes = figure.axes
+  for one, (predictor, _) in zip(axes, panels, strict=True):
+    if predictor in _DIVERGENCES and (points.means[predictor] > 0).all():
+      _log_axis(one)
+  plots.legend(figure, axes[:1], 2)
+  return figure
+
+
+def _log_axis(axes: Axes) -> None:
+  """Makes the horizontal axis logarithmic, with labels within a decade too."""
+  axes.set_xscale('log')
+  axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+  axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f'{x:g}'))
+  axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _words_of_r(run: Run) -> str:
+  return f"r: {CORRELATION_WORDS[run.correlation]}'s correlation"
 
 
 def of_term(run: Run, points: Points) -> Figure:
-  """Draws the mean score by length over pairs of models, and that of shortcuts."""
+  """Draws the mean score by length over pairs of models, and their difference."""
   found = [term.changed(run, points, term.PRIMARY, f'score_{n:g}') for n in run.lengths]
   count = len(found[0].treated)
   figure = plots.new(
       2.6, 'Score by length of the prompt, with and without the misalignment term',
-      'Score of the benchmark by tokens of prompt and answer in units of L, the length '
-      f'of training, with α = {term.PRIMARY:g} and without the term: means over '
-      f'{counted(count, "pair")} of models that both learned each task that counts, '
-      'with 95 % intervals; dotted: the score at L of an answer that takes a fitting '
-      'word of the context, whatever is asked.', run.words)
-  axes = figure.subplots()
+      'Score of the benchmark by tokens of prompt and answer in units of L, the '
+      f'length of training, with α = {term.PRIMARY:g} and without the term, and the difference '
+      f'of each pair: means over {counted(count, "pair")} of models that both learned '
+      'each task that counts, with 95 % intervals; dotted: the score at L of an answer '
+      'that takes a fitting word of the context, whatever is asked.', run.words)
+  axes, paired = figure.subplots(1, 2)
   for place, (name, label) in enumerate((
       ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):
     table = np.stack([getattr(one, name) for one in found], axis=1)
     plots.draw(axes, run.lengths, table, *plots.LOOKS[place], label)
   plots.chance(axes, float(points.means['shortcut'].mean()), 'shortcut')
-  plots.doubling_axis(axes, 8)
-  axes.set(xlabel='tokens of prompt and answer, in units of L', ylabel='score',
-           ylim=(-0.03, 1.03))
-  plots.legend(figure, [axes], 3)
+  difference = np.stack([one.treated - one.control for one in found], axis=1)
+  plots.draw(paired, run.lengths, difference, *plots.LOOKS[2], 'difference, by pairs')
+  paired.axhline(0, color='#444444', linewidth=0.8)
+  axes.set(ylabel='score', ylim=(-0.03, 1.03))
+  paired.set(ylabel='change of the score')
+  for one in (axes, paired):
+    plots.doubling_axis(one, 8)
+    one.set_xlabel('length in units of L')
+  plots.legend(figure, [axes, paired], 4)
   return figure
 
 
@@ -114,8 +144,8 @@ def of_paper(run: Run) -> Figure:
       {'score': 'LongBench-E', 'nll': 'log perplexity at 16k'},
       'The seven rows of Table 1 of arXiv 2506.11769',
       'LongBench-E and log perplexity at 16k, against training loss and misalignment, '
-      f'as the paper prints them: {_numbered(list(paper.ROWS))}. r: recomputed, with '
-      'its bootstrap interval over the seven.',
+      f'as the paper prints them: {_numbered(list(paper.ROWS))}. {_words_of_r(run)}, '
+      'recomputed, with its bootstrap interval over the seven.',
       'language models of 6 to 20 billion parameters')
 
 
@@ -154,8 +184,14 @@ def _panel(axes: Axes, panel: Panel, correlation: str) -> None:
   if panel.seeds:
     x, y = zip(*panel.seeds, strict=True)
     axes.plot(x, y, linestyle='', marker='.', color='#bbbbbb', zorder=1)
-  axes.plot(panel.x, panel.y, linestyle='', marker=_MARKER, color=_COLOUR)
-  for number_of, x, y in zip(panel.numbers, panel.x, panel.y, strict=True):
+  kinds = panel.kinds or len(panel.x) * [('', False)]
+  positions = [*dict.fromkeys(label.partition(', L')[0] for label, _ in kinds)]
+  for label, hollow in sorted(set(kinds)):
+    there = [kind == (label, hollow) for kind in kinds]
+    colour, marker = plots.LOOKS[positions.index(label.partition(', L')[0])]
+    axes.plot(panel.x[there], panel.y[there], linestyle='', marker=marker, color=colour,
+              markerfacecolor='white' if hollow else colour, label=label)
+  for number_of, x, y in zip(panel.numbers, panel.x, panel.y, strict=False):
     axes.annotate(str(number_of), (x, y), xytext=(2, 2), textcoords='offset points',
                   fontsize=plots.SMALLEST)
   value, low, high = getattr(panel.related, correlation)

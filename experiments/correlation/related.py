@@ -33,6 +33,7 @@ from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 # A resample with only two different models has |r| = 1, and a gain that may be 0 up to
 # rounding.
 _ROUNDING = 1e-9
+_DIGITS = 12  # of values before they are ranked
 _NONE = Estimate(np.nan, np.nan, np.nan)
 _Statistic = Callable[..., np.ndarray]  # of arrays [..., M] -> [...]
 
@@ -73,6 +74,7 @@ def relate(
     return Related(_NONE, _NONE, _NONE, _NONE)
 
   def estimate(statistic: _Statistic, *items: np.ndarray) -> Estimate:
+    statistic = _of_rounded(statistic)
     if kinds is not None:
       statistic, items = _within(statistic), (*items, kinds)
     return bootstrap(
@@ -142,6 +144,14 @@ def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
   """
   own, of_loss = signs
   return lambda x, y, z: own * correlation(x, y) - of_loss * correlation(z, y)
+
+
+def _of_rounded(statistic: _Statistic) -> _Statistic:
+  """Returns a statistic of rounded values: equal ones share a rank despite round-off.
+
+  Means of as many right answers may differ in their last bits.
+  """
+  return lambda *values: statistic(*(np.round(x, _DIGITS) for x in values))
 
 
 def _within(statistic: _Statistic) -> _Statistic:

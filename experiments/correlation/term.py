@@ -135,11 +135,16 @@ def sentence(run: Run, points: Points) -> str:
     return ''
   test = changed(run, points, PRIMARY, FIELD).test
   what = f'The misalignment term with α = {PRIMARY:g}'
-  if test is None or np.isnan(test.p):
-    return (f'{what}: no verdict, as fewer than two pairs learned each task that '
-            'counts, or all changed alike.')
-  planned = len(pairs(run, points, PRIMARY, task=None))
+  weights = {model.name: model.weight for model in run.models}
+  planned = sum(weights[a] == PRIMARY for a, _ in run.pairs)
+  lost = planned - len(pairs(run, points, PRIMARY, task=None))
+  of_lost = f' Of {counted(lost, "pair")}, a value is not finite.' * (lost > 0)
   of_all = changed(run, points, PRIMARY, FIELD, task=None).test
+  if test is None or np.isnan(test.p):
+    over_all = (f' Over all pairs, it changes the {OUTCOMES[FIELD]} by {_by(of_all)}.'
+                if of_all else '')
+    return (f'{what}: no verdict, as fewer than two pairs learned each task that '
+            f'counts, or all changed alike.{over_all}{of_lost}')
   said = (f'{what} changes the {OUTCOMES[FIELD]} by {_by(test)}, {p_words(test.p)}, '
           f'{test.num_pairs} of {counted(planned, "pair")} of models, those that '
           'learned each task that counts')
@@ -148,7 +153,7 @@ def sentence(run: Run, points: Points) -> str:
              f'{number(detectable(test), ".3f")} would be found four times in five')
   at_length = changed(run, points, PRIMARY, 'score_1').test
   return (f'{said}. The score at L it changes by {_by(at_length)}; over all pairs, '
-          f'that up to 2 L by {_by(of_all)}.')
+          f'that up to 2 L by {_by(of_all)}.{of_lost}')
 
 
 def _by(test: PairedTest | None) -> str:
