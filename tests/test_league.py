@@ -550,6 +550,16 @@ def test_the_costs_of_arms_are_those_of_the_committed_benchmark():
   dear = {arm for arm in rounded if 'qk_norm' in arm}
   assert {rounded[arm] for arm in dear} == {1.8}
   assert {rounded[arm] for arm in rounded.keys() - dear} == {0.9, 1.0, 1.1}
+  other = {}
+  for task in ('lookup', 'set_complement', 'associative_recall'):
+    found = json.loads(at.with_stem(f'league_arms_{task}').read_text())
+    assert found['task'] == task and found['quiet_rounds'] >= 7
+    own = {arm: round(ratio, 1) for arm, ratio in found['time_ratios'].items()}
+    assert [*own] == [x for x in config_file.ARMS if not x.endswith('_layer_norm')]
+    assert {own[arm] for arm in own if 'qk_norm' not in arm} == {1.0, 1.1}
+    other[task] = sorted({own[arm] for arm in own if 'qk_norm' in arm})
+  assert other == {
+      'lookup': [1.4], 'set_complement': [1.6], 'associative_recall': [1.1, 1.2]}
   for words in (arms.__doc__, (ROOT / 'docs/league.md').read_text()):
     assert 'takes 0.9 to 1.1 times as long as softmax\'s, but 1.8 times with' in (
         ' '.join(words.split()))

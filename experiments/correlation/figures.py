@@ -104,8 +104,9 @@ def of_term(run: Run, points: Points) -> Figure:
       'Score of the benchmark by tokens of prompt and answer in units of L, the '
       f'length of training, with α = {term.PRIMARY:g} and without the term, and the '
       f'difference of each pair: means over {counted(count, "pair")} of models that '
-      'both learned each task that counts, with 95 % intervals; dotted: the score at L of an answer '
-      'that takes a fitting word of the context, whatever is asked.', run.words)
+      'both learned each task that counts, with 95 % intervals; dotted: the score at '
+      'L of an answer that takes a fitting word of the context, whatever is asked.',
+      run.words)
   axes, paired = figure.subplots(1, 2)
   for place, (name, label) in enumerate((
       ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):

@@ -22,8 +22,9 @@ With n keys that are not masked, n₀ the longest training length, and logits z 
   gated         o ← o ⊙ σ(W q)                             d²        2505.06708   d²
 
 Cost is the order of what one query adds to the n d² of a step. A step of retrieval
-takes 0.9 to 1.1 times as long as softmax's, but 1.8 times with qk_norm
-(experiments/results/benchmarks/league_arms.json). The last six arms, ssmax_layer_norm
+takes 0.9 to 1.1 times as long as softmax's, but 1.8 times with qk_norm; one of the
+other tasks 1.0 to 1.1 times, but 1.1 to 1.6 times with qk_norm
+(experiments/results/benchmarks/league_arms*.json). The last six arms, ssmax_layer_norm
 to adaptive_layer_norm, are a temperature and layer_norm together. l2_softmax keeps the
 variance that proposition 1 of 2504.02827 shows to fall.
 
