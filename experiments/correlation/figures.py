@@ -192,9 +192,14 @@ def _panel(axes: Axes, panel: Panel, correlation: str) -> None:
     colour, marker = plots.LOOKS[positions.index(label.partition(', L')[0])]
     axes.plot(panel.x[there], panel.y[there], linestyle='', marker=marker, color=colour,
               markerfacecolor='white' if hollow else colour, label=label)
-  for number_of, x, y in zip(panel.numbers, panel.x, panel.y, strict=False):
-    axes.annotate(str(number_of), (x, y), xytext=(2, 2), textcoords='offset points',
-                  fontsize=plots.SMALLEST)
+  # Neighbours have their numbers on different sides.
+  above = np.argsort(np.argsort(panel.x, kind='stable')) % 2 == 0
+  for number_of, x, y, over in zip(
+      panel.numbers, panel.x, panel.y, above, strict=False):
+    axes.annotate(str(number_of), (x, y), xytext=(2, 2 if over else -8),
+                  textcoords='offset points', fontsize=plots.SMALLEST)
+  if panel.numbers:
+    axes.margins(y=0.15)
   value, low, high = getattr(panel.related, correlation)
   if not np.isnan(value):
     ends = '' if np.isnan(low) else f' {interval_words(low, high, "+.2f")}'
