@@ -808,7 +808,7 @@ def test_among_models_that_are_alike_means_are_taken_away(run, found, used):
   assert groups.table(run, found).note == (
       'The same positions and L: less the mean of models that have these. r: '
       'Spearman; misalignment: symmetric KL. The first row is the control of the '
-      'verdict; all else is secondary.')
+      'verdict; all else is secondary and not corrected for being many.')
 
 
 def test_means_of_kinds_are_taken_in_each_resample(run, used):
@@ -1312,16 +1312,18 @@ def test_figures_have_a_point_for_each_model(run, found, used):
   assert [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes] == [
       ('', 'score up to 2 L'), ('', ''), ('', 'score from 2 L on'), ('', ''),
       ('training loss, nats', 'log perplexity beyond L'), ('symmetric KL at L', '')]
-  assert 'points by' not in made['correlations'].get_label()
+  assert 'numbers' not in made['correlations'].get_label()
   assert '; grey: single seeds. r: Spearman' in made['correlations'].get_label()
   assert len(made['correlations'].legends[0].get_texts()) == len(kinds)
   # Fewer models have numbers, and one seed needs no grey points.
   fewer = figures.of_models(run._replace(num_seeds=1), used.only(np.arange(16) < 15))
   numbers = [str(i + 1) for i, m in enumerate(run.models) if not m.weight][:15]
-  for axes in fewer.axes:
-    own = np.concatenate(_points_of(axes))
-    assert [t.get_text() for t in axes.texts] == numbers
-    assert sorted(t.xy for t in axes.texts) == sorted(map(tuple, own))
+  for axes, (x, y) in zip(fewer.axes, fields, strict=True):
+    means = np.stack([used.means[x], used.means[y]], 1)[:15]
+    assert sorted(map(tuple, np.concatenate(_points_of(axes)))) == sorted(
+        map(tuple, means))
+    assert [(t.get_text(), *t.xy) for t in axes.texts] == [
+        (i, *mean) for i, mean in zip(numbers, means, strict=True)]
   assert '; numbers: as in the table models. r: ' in fewer.get_label()
   few = found.only(np.arange(20) < 0)
   assert list(figures.make(run, few)) == ['paper']

@@ -115,6 +115,17 @@ def forget_peak() -> None:
   pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 
+def compilations() -> list[str]:
+  """Returns a list to which each program that JAX compiles from now on is added."""
+  import jax  # workers that measure another library do not need it
+
+  compiled: list[str] = []
+  jax.monitoring.register_event_duration_secs_listener(
+      lambda event, *_, **__: compiled.append(event)
+      if event.endswith('backend_compile_duration') else None)
+  return compiled
+
+
 def on_core(number: int) -> list[str]:
   """Returns the words before a command that bind it to a core, which may be shared."""
   cores = sorted(os.sched_getaffinity(0))

@@ -73,10 +73,7 @@ def serve(
     go_on: Callable[[], np.ndarray], case: Case, version: str, **facts: int
 ) -> None:
   """Measures tokens per second of `go_on`, which generates for all rows."""
-  compiled: list[str] = []
-  jax.monitoring.register_event_duration_secs_listener(
-      lambda event, *_, **__: compiled.append(event)
-      if event.endswith('backend_compile_duration') else None)
+  compiled = _rounds.compilations()
   before = _rounds.memory('VmRSS')
   tokens = go_on().tolist()
   _rounds.forget_peak()

@@ -159,10 +159,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
   if 'JAX_NUM_PROCESSES' in os.environ:
     processes.join_processes()
   machine.use_devices()
-  compiled: list[str] = []
-  jax.monitoring.register_event_duration_secs_listener(
-      lambda event, *_, **__: compiled.append(event)
-      if event.endswith('backend_compile_duration') else None)
+  compiled = _rounds.compilations()
   config = retrieval.get_config('cpu')
   config.model.width = args.width
   trainer = ensemble.make_trainer(

@@ -59,8 +59,7 @@ def answer(run: Run, points: Points) -> list[str]:
 
 def _unfinished(run: Run, points: Points) -> str:
   """Returns how many models have results, '' if all have."""
-  out = {seed.partition(',')[0] for seed in points.left_out}
-  count = len({model.name for model in points.models} | out)
+  count = len({model.name for model in points.models} | _not_finite(points))
   return '' if count == len(run.models) else (
       f'{count} of {counted(len(run.models), "model")} have results, and it is about '
       'all of them')
@@ -104,9 +103,13 @@ def _of_training(run: Run, points: Points) -> str:
 
 def _lost(run: Run, points: Points) -> int:
   """Returns how many models without the term have no seed with finite values."""
-  there = {model.name for model in points.models}
-  out = {seed.partition(',')[0] for seed in points.left_out} - there
+  out = _not_finite(points) - {model.name for model in points.models}
   return sum(model.name in out and not model.weight for model in run.models)
+
+
+def _not_finite(points: Points) -> set[str]:
+  """Returns the names of models of which a seed has a value that is not finite."""
+  return {seed.partition(',')[0] for seed in points.left_out}
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:

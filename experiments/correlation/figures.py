@@ -35,7 +35,7 @@ class Panel(NamedTuple):
   y: np.ndarray  # [M]
   related: Related
   numbers: Sequence[int]  # of the models; (): not shown
-  kinds: Sequence[tuple[str, bool]] = ()  # label, and whether hollow; (): all alike
+  kinds: Sequence[tuple[str, int]] = ()  # positions and L; (): all are drawn alike
   seeds: Sequence[tuple[float, float]] = ()  # x and y of single seeds
 
 
@@ -56,8 +56,7 @@ def of_models(run: Run, points: Points) -> Figure:
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
   shown = [numbers[model.name] for model in points.models]
   lengths = sorted({m.length for m in points.models})
-  kinds = [(f'{m.positions}, L = {m.length}', m.length < lengths[-1])
-           for m in points.models]
+  kinds = [(model.positions, model.length) for model in points.models]
   panels = {
       (predictor, outcome): Panel(
           points.means[predictor], points.means[outcome],
@@ -185,13 +184,15 @@ def _panel(axes: Axes, panel: Panel, correlation: str) -> None:
   if panel.seeds:
     x, y = zip(*panel.seeds, strict=True)
     axes.plot(x, y, linestyle='', marker='.', color='#bbbbbb', zorder=1)
-  kinds = panel.kinds or len(panel.x) * [('', False)]
-  positions = [*dict.fromkeys(label.partition(', L')[0] for label, _ in kinds)]
-  for label, hollow in sorted(set(kinds)):
-    there = [kind == (label, hollow) for kind in kinds]
-    colour, marker = plots.LOOKS[positions.index(label.partition(', L')[0])]
+  kinds = panel.kinds or len(panel.x) * [('', 0)]
+  looks = dict(zip(dict.fromkeys(name for name, _ in kinds), plots.LOOKS, strict=False))
+  longest = max(length for _, length in kinds)
+  for name, length in sorted(set(kinds)):
+    there = [kind == (name, length) for kind in kinds]
+    colour, marker = looks[name]
     axes.plot(panel.x[there], panel.y[there], linestyle='', marker=marker, color=colour,
-              markerfacecolor='white' if hollow else colour, label=label)
+              markerfacecolor='white' if length < longest else colour,
+              label=f'{name}, L = {length}' if name else '')
   # Neighbours have their numbers on different sides.
   above = np.argsort(np.argsort(panel.x, kind='stable')) % 2 == 0
   for number_of, x, y, over in zip(

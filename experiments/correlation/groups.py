@@ -52,7 +52,7 @@ def table(run: Run, points: Points) -> Table:
       'The same positions and L: less the mean of models that have these. r: '
       f'{CORRELATION_WORDS[run.correlation]}; misalignment: '
       f'{PREDICTORS[run.measure]}. The first row is the control of the verdict; all '
-      'else is secondary.',
+      'else is secondary and not corrected for being many.',
       more=f'Groups of fewer than {LEAST} models have no correlations, and models '
            'without others that are alike are not in the first rows. Positions and L, '
            'the length of training, may change misalignment and the outcome together: '
