@@ -27,6 +27,16 @@ def _logits(small, tokens):
   return small[0].apply(small[1], jnp.asarray([tokens]))[0]
 
 
+def test_the_size_of_a_cache_is_that_of_its_arrays(small):
+  # 2 arrays of each layer, 3 rows, 18 places, key heads, their width, 4 bytes.
+  model, variables = small
+  one = model.num_key_heads * (model.head_width or model.width // model.num_heads)
+  expected = 2 * model.num_layers * 3 * 18 * one * 4
+  assert generation.cache_bytes(model, variables, 3, 18) == expected
+  half = jax.tree.map(lambda x: x.astype(jnp.float16), variables)
+  assert generation.cache_bytes(model, half, 3, 18) == expected // 2
+
+
 @pytest.mark.slow
 def test_greedy_tokens_are_the_likeliest_of_the_whole_model(small):
   found = np.asarray(generate(*small, PROMPTS, 7, lengths=LENGTHS))

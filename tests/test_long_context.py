@@ -522,17 +522,6 @@ def test_a_plan_knows_which_answers_end_at_a_newline(data):
       'qasper': False, 'trec': False, 'samsum': True}
 
 
-def test_the_size_of_a_cache_is_that_of_its_arrays(subject):
-  # 2 arrays of each layer, 3 rows, 12 + 6 places, key heads, their width, 4 bytes.
-  model = subject.model
-  one = model.num_key_heads * (model.head_width or model.width // model.num_heads)
-  expected = 2 * model.num_layers * 3 * 18 * one * 4
-  assert generation.cache_bytes(subject, 12, 6) == expected
-  half = subject._replace(variables=jax.tree.map(
-      lambda x: x.astype(np.float16), subject.variables))
-  assert generation.cache_bytes(half, 12, 6) == expected // 2
-
-
 def _flags(suite, checkpoint, folder, *more):
   return (f'--suite={suite}_smoke', f'--checkpoint={checkpoint}', f'--workdir={folder}',
           *more)

@@ -28,12 +28,9 @@ import numpy as np
 
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.llama_training import SMALL, TINY
-from experiments.long_context import generation
-from experiments.long_context.generation import Subject
-from vvlen.models.generation import generate
+from vvlen.models.generation import cache_bytes, generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
-from vvlen.tasks.tokenizers import byte_tokenizer
 
 _MAX_LENGTH = 4096
 
@@ -87,10 +84,10 @@ def serve_vvlen(folder: str, case: Case) -> None:
   """Measures vvlen."""
   model, variables = load_checkpoint(folder)
   tokens = jnp.asarray(prompts(case, model.vocab_size))
-  subject = Subject(model, variables, byte_tokenizer(), (), case.rows)
+  places = case.prompt + case.tokens
   serve(lambda: np.asarray(generate(model, variables, tokens, case.tokens)), case,
         jax.__version__,
-        cache_bytes=generation.cache_bytes(subject, case.prompt, case.tokens))
+        cache_bytes=cache_bytes(model, variables, case.rows, places))
 
 
 def serve_transformers(folder: str, case: Case) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from vvlen.evaluation import widths
@@ -57,20 +56,3 @@ def _first_line(text: str) -> str:
   """Returns a text up to its first newline after other text."""
   line = text.lstrip('\n').partition('\n')[0]
   return text[:len(text) - len(text.lstrip('\n'))] + line
-
-
-def cache_bytes(subject: Subject, width: int, num_tokens: int) -> int:
-  """Returns the bytes of the keys and values that a batch keeps while it is answered.
-
-  Args:
-    subject: the model.
-    width: as in `answer`.
-    num_tokens: as in `answer`.
-  """
-  rows = subject.batch_size
-  read = lambda variables, tokens, lengths: subject.model.apply(
-      variables, tokens, lengths, width + num_tokens, method='prefill')
-  _, cache = jax.eval_shape(
-      read, subject.variables, jax.ShapeDtypeStruct((rows, width), np.int32),
-      jax.ShapeDtypeStruct((rows,), np.int32))
-  return sum(x.size * x.dtype.itemsize for x in (*cache.keys, *cache.values))

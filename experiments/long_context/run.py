@@ -31,6 +31,7 @@ from experiments.long_context.generation import Subject
 from experiments.long_context.samples import Part, Plan, Sample
 from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
+from vvlen.models.generation import cache_bytes
 from vvlen.models.llama.hub import local_folder
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.numbers import counted
@@ -161,7 +162,8 @@ def _say_memory(subject: Subject, plan: Plan, todo: dict[str, list[Batch]]) -> N
   width, answer_tokens = max(
       ((batch.width, part.answer_tokens)
        for part in plan.parts for batch in todo[part.name]), key=sum)
-  size = generation.cache_bytes(subject, width, answer_tokens)
+  size = cache_bytes(
+      subject.model, subject.variables, subject.batch_size, width + answer_tokens)
   print(f'The largest cache of keys and values, {subject.batch_size} × '
         f'{width + answer_tokens:,} tokens, takes {size / 1e6:,.3g} MB.', flush=True)
 

@@ -85,6 +85,22 @@ def generate(
                    tokens, jnp.asarray(given, jnp.int32), temperature, key)
 
 
+def cache_bytes(model: Llama, variables: dict, batch: int, places: int) -> int:
+  """Returns the bytes of the keys and values that `generate` keeps.
+
+  Args:
+    model: as in `generate`.
+    variables: of the model; their shapes and dtypes suffice.
+    batch: B.
+    places: n + m.
+  """
+  tokens = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
+  lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
+  read = lambda *inputs: model.apply(*inputs, places, method='prefill')
+  _, cache = jax.eval_shape(read, variables, tokens, lengths)
+  return sum(x.size * x.dtype.itemsize for x in (*cache.keys, *cache.values))
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _generate(model, num_tokens, drawn, end, not_first, variables, tokens, lengths,
               temperature, key):
