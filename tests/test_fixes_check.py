@@ -103,7 +103,23 @@ def _calling_numpy(logits, mask=None):
   return softmax(jax.pure_callback(np.tanh, shape, logits), mask)
 
 
+def _of_three_axes(logits, mask=None):
+  return softmax(logits - logits.max(2, keepdims=True), mask)
+
+
+def _by_the_number_of_axes(logits, mask=None):
+  return softmax(logits, mask) * logits.ndim
+
+
+def _by_the_shape_of_the_mask(logits, mask=None):
+  whole = mask is None or mask.shape == logits.shape
+  return softmax(logits, mask) * (1 if whole else 2)
+
+
 REFUSED = [
+    (_of_three_axes, r'fails under jax.jit for logits .3, 5. and a mask: ValueError'),
+    (_by_the_number_of_axes, r'of logits .2, 3, 5. change if they are given as .3, 5.'),
+    (_by_the_shape_of_the_mask, r'same for all rows is given as .1, 1, 5.'),
     (_one_weight_a_row, r'axis -1, the keys, has size 1 with a mask, must be 5'),
     (_without_the_first_row, r'axis -2, the second batch axis, has size 2'),
     (_without_a_batch_axis, r'2 axes with a mask, must be the 3'),

@@ -11,8 +11,8 @@ from scipy import special
 
 from configs import league as config_file
 from experiments.league import arms, family, training
-from experiments.league.effects import read_family
-from experiments.league.names import LAWS
+from experiments.league.effects import family_of
+from experiments.league.names import AT_INFERENCE, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
 from vvlen import sharding
@@ -73,7 +73,7 @@ def test_the_target_of_a_set_is_uniform_over_what_is_absent(key):
 def test_to_ignore_the_set_has_the_accuracy_that_the_answer_gives(key):
   batch = set_complement.sample(key, batch_size=20_000, min_length=5, max_length=16)
   _, accuracy = score(jnp.zeros(batch.target.shape), batch.target)
-  known = read_family(family.facts(config_file.get_config('cpu')))
+  known = family_of(family.facts(config_file.get_config('cpu')))
   assert 100 * accuracy.mean() == pytest.approx(83.6, abs=0.1)
   assert known.chance['set_complement'].endswith(' 83.6 % if the set is ignored')
 
@@ -157,6 +157,22 @@ _MEASURED = {('associative_recall', 'softmax'), ('associative_recall', 'entmax')
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('arm', NAMES)
+def test_every_arm_can_take_a_step_on_every_task(cells, arm):
+  for task, cell in cells.items():
+    fields = arms.built_in(16)[arm]
+    made = problem(cell, arm, training.changed_task(make_task(cell), fields, task))
+
+    def step(key, made=made):
+      return train_step(made, init_state(made, key), made.sample(key, 0))
+
+    with jax.numpy_rank_promotion('allow'):  # of nn.RMSNorm
+      _, metrics = jax.eval_shape(step, jax.random.key(0))
+    assert {name: x.shape for name, x in metrics.items()} == {
+        'loss': (), 'accuracy': ()}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('task, arm', [
     *itertools.product(['associative_recall', 'set_complement'],
                        ['softmax', 'entmax', 'qk_norm_log_n'])])
@@ -183,7 +199,7 @@ def test_arms_learn_them_and_are_measured(cells, task, arm):
   own = {key: x for key, x in measured.items() if 'needed' not in key[1]}
   expected = {('', name, n) for name in names for n in (16, 24)}
   if (task, arm) == ('associative_recall', 'softmax'):  # it asks for single items
-    expected |= {(f'+{law}', name, n) for law in LAWS for n in (16, 24)
+    expected |= {(f'+{law}', name, n) for law in AT_INFERENCE for n in (16, 24)
                  for name in ('accuracy', 'loss')}
     expected |= {('', 'found', n) for n in (5, 9, 16, 24)}
     assert len(measured) > len(own)

@@ -203,6 +203,17 @@ def test_lengths_whose_median_has_no_logarithm_are_left_out():
   assert np.isnan(exponents(lengths, beta)).all()
 
 
+def test_there_is_no_interval_where_medians_of_many_samples_are_unknown():
+  lengths, rng = [8, 16, 32], np.random.default_rng(0)
+  beta = rng.lognormal(size=(25, 3)) * np.array(lengths)
+  beta[:12, 2] = np.inf  # of fewer than half, so the median is finite
+  found = exponents(lengths, beta)
+  for slope in found:
+    assert np.isfinite(slope[0]) and np.isnan(slope[1:]).all()
+  beta[:12, 2], beta[:2, 2] = 1e3, np.inf  # the median of no sample is infinite
+  assert np.isfinite(exponents(lengths, beta)).all()
+
+
 @pytest.mark.parametrize('lengths, shape, words', [
     ([2, 4], (3, 3), r'must be \[S, 2\]: \(3, 3\)'),
     ([2, 4], (2,), r'must be \[S, 2\]: \(2,\)'),

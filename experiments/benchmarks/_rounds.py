@@ -261,8 +261,10 @@ def in_turns(
   others = []
   for number in range(rounds + 1):
     watch, own = Watch(), time.process_time()
-    # The order changes, so that none always runs after the same one.
-    for name in list(runs)[:: 1 if number % 2 else -1]:
+    # The order changes, so that none always comes first or after the same one.
+    first = number % len(runs)
+    order = [*runs][first:] + [*runs][:first]
+    for name in order[:: 1 if number % 2 else -1]:
       start = time.perf_counter()
       runs[name](number)
       seconds[name].append(time.perf_counter() - start)

@@ -59,8 +59,7 @@ def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
         f'(softmax {number(control, ".1f")} %{guessed})')
   return ('At the training lengths, arms that have learned, and the accuracy of their '
           f'median seed: {"; ".join(parts)}. An arm counts as learned if at least nine '
-          f'of ten seeds, not the median alone, have {100 * LEARNED:.0f} % or more; '
-          '100 % is the most.')
+          f'of ten seeds, not the median alone, have {100 * LEARNED:.0f} % or more.')
 
 
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
@@ -72,12 +71,12 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
   decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
   if not decided:
     learned = records[0]['learned_control']
-    return (f'{title}: no verdict; of {len(records)} arms, {without}.'
+    return (f'{title}: no verdict; of {_arms(records)}, {without}.'
             f'{"" if learned else " Softmax has not learned the training lengths."}')
   best = decided[0]
   farthest = ('The arm that goes farthest is' if best['difference'] > 0 else
               'No arm goes farther than softmax; the closest is')
-  said = (f'{title}: of {len(records)} arms, {count(AHEAD)} gain over softmax and '
+  said = (f'{title}: of {_arms(records)}, {count(AHEAD)} gain over softmax and '
           f'{count(BEHIND)} lose. {farthest} {best["label"]}, '
           f'{number(best["difference"], "+.1f")} points [corrected 95 %: '
           f'{number(best["ci_low"], "+.1f")}, {number(best["ci_high"], "+.1f")}], '
@@ -85,6 +84,14 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
   if without:
     said += f' Without a verdict: {without}.'
   return said + (_law_words(law) if law is not None else '')
+
+
+def _arms(records: Sequence[Record]) -> str:
+  """Returns the number of arms beside softmax, and over how many p is corrected."""
+  every = records[0]['num_tests']
+  if len(records) == every:
+    return f'{every} arms'
+  return f'the {len(records)} arms run so far (corrected over all {every})'
 
 
 def _law_words(law: Record) -> str:

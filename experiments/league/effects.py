@@ -44,7 +44,8 @@ DIVERGED = 'diverged'
 MOST_BELOW = 0.1  # share of seeds that may be below LEARNED for a verdict
 # Pairs of arms, beside those with softmax, whose difference is reported.
 _CONTRASTS = (
-    ('linear', 'log_n'), ('linear', 'power'), ('ssmax', 'log_n'), ('power', 'log_n'),
+    ('linear', 'log_n'), ('linear', 'ssmax'), ('linear', 'power'), ('ssmax', 'log_n'),
+    ('power', 'log_n'),
     *((f'{law}_layer_norm', law)
       for law in ('ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')))
 
@@ -60,6 +61,8 @@ class Family(NamedTuple):
   words: str  # of training
   # task -> the accuracy without any information, in words, where it is known
   chance: Mapping[str, str] = {}
+  # task -> it in percent, where it is the same at all lengths
+  level_of_chance: Mapping[str, float] = {}
 
   @property
   def num_tests(self) -> int:
@@ -115,7 +118,7 @@ class Scalar(NamedTuple):
   num_seeds: int
 
 
-def read_family(facts: Mapping[str, Any]) -> Family:
+def family_of(facts: Mapping[str, Any]) -> Family:
   """Returns the family of the fields that `family.facts` returns."""
   base, tasks = facts['base'], facts['tasks']
   longest = {task: int(own.get('train', {}).get('max_length',
@@ -129,16 +132,25 @@ def read_family(facts: Mapping[str, Any]) -> Family:
     words = 'each task trained in its own way'
   chance = {name: said for name, task in tasks.items()
             if (said := _chance(task.get('task', {}), train | task.get('train', {})))}
+  levels = {name: level for name, task in tasks.items()
+            if (level := _level_of_chance(task.get('task', {}))) is not None}
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words,
-                chance)
+                chance, levels)
+
+
+def _level_of_chance(task: Mapping[str, Any]) -> float | None:
+  """Returns the accuracy in percent where all classes are equally frequent."""
+  name, classes = task.get('name'), task.get('num_classes')
+  single = name in ('retrieval', 'lookup', 'associative_recall')
+  return 100 / classes if single and classes else None
 
 
 def _chance(task: Mapping[str, Any], train: Mapping[str, Any]) -> str:
   """Returns the accuracy without any information, in words; '' if it is not known."""
   name, classes = task.get('name'), task.get('num_classes')
-  if name in ('retrieval', 'lookup', 'associative_recall') and classes:
-    return f'chance {100 / classes:.3g} %'  # all classes are equally frequent
+  if (level := _level_of_chance(task)) is not None:
+    return f'chance {level:.3g} %'
   if name == 'set_complement' and classes:
     # Uniform over all symbols, of sets of which each size is equally frequent.
     items = (train['min_length'] + train['max_length']) / 2
@@ -174,7 +186,7 @@ def read_effects(
 
   Args:
     indices: {task: rows}, from `results.index`.
-    family: from `read_family`.
+    family: from `family_of`.
   """
   return {task: _of_task(task, indices[task], family)
           for task in family.tasks if task in indices}
@@ -212,6 +224,15 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
   adjusted = holm(p + [1.0] * (family.num_tests - len(p)))
   return [_corrected(effect, float(own), level, family.level)
           for effect, own in zip(found, adjusted[:len(found)], strict=True)]
+
+
+def has_interval(verdict: str) -> bool:
+  """Returns whether the interval of an arm with this verdict is shown.
+
+  Before all seeds are there it would be a look before the end; of models that have not
+  learned it says nothing about longer inputs.
+  """
+  return verdict not in (NOT_FINISHED, NOT_LEARNED)
 
 
 def _corrected(effect: Effect, p: float, level: float, of_all: float) -> Effect:

@@ -1,6 +1,5 @@
 """The figures of a league. Runs without JAX."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -8,7 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from experiments.league.effects import AHEAD, BEHIND, Effect, Family, OPEN
+from experiments.league.effects import (
+  AHEAD,
+  BEHIND,
+  Effect,
+  Family,
+  has_interval,
+  OPEN,
+)
 from experiments.league.names import CONTROL, KINDS, name_of
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
@@ -26,8 +32,9 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
       'Mean accuracy beyond the training lengths, arm minus softmax in points, paired '
       f'over {family.num_seeds} seeds, with 95 % intervals corrected over the '
       f'{family.num_tests} arms of a task (Bonferroni); hollow: no verdict '
-      '(the table says why). Softmax is the line at 0; arms are sorted by '
-      'their mean over tasks.', f'{family.words}; bars: corrected 95 % intervals')
+      '(the table says why), and no interval if the run or the training is not '
+      'finished. Softmax is the line at 0; arms are sorted by their mean over the '
+      'tasks that all have.', f'{family.words}; bars: corrected 95 % intervals')
   panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
   for axes, (task, effects) in zip(panels, found.items(), strict=True):
     _gains(axes, effects, arms)
@@ -42,13 +49,20 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
 
 
 def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
-  """Returns the arms by their mean gain over the tasks that have it, largest first."""
-  gains: dict[str, list[float]] = {}
-  for effects in found.values():
-    for effect in effects:
-      if effect.test is not None:
-        gains.setdefault(effect.arm, []).append(effect.test.mean_difference)
-  return sorted(gains, key=lambda arm: (-np.mean(gains[arm]), arm))
+  """Returns the arms by their mean gain over the tasks that all have, largest first.
+
+  Means over different tasks cannot be compared. If no task has all arms, that of most
+  arms is taken, and the arms that it lacks come last.
+  """
+  gains = {task: {x.arm: x.test.mean_difference for x in effects if x.test is not None}
+           for task, effects in found.items()}
+  most = max(map(len, gains.values()), default=0)
+  every = {arm for own in gains.values() for arm in own}
+  tasks = [task for task, own in gains.items() if len(own) == len(every)]
+  tasks = tasks or [task for task, own in gains.items() if len(own) == most][:1]
+  mean = {arm: np.mean([gains[task].get(arm, -np.inf) for task in tasks])
+          for arm in every}
+  return sorted(every, key=lambda arm: (-mean[arm], arm))
 
 
 def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
@@ -61,7 +75,7 @@ def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
     shown = effect.corrected or effect.test
     gain = shown.mean_difference
     reach = None
-    if np.isfinite(shown.ci_low):
+    if np.isfinite(shown.ci_low) and has_interval(effect.verdict):
       reach = [[gain - shown.ci_low], [shown.ci_high - gain]]
     axes.errorbar(
         x=[gain], y=[arms.index(effect.arm)], xerr=reach, color=colour, marker=marker,
@@ -76,15 +90,14 @@ def by_length(
 ) -> Figure:
   """Draws accuracy by length of softmax, LN and the arms that gain most.
 
-  They are among the arms with a verdict on most tasks, or all if none has a verdict.
+  They are the first of `sorted_arms` among those with a verdict, or among all if none
+  has a verdict.
   """
   judged: Mapping[str, Sequence[Effect]] = {
       task: [x for x in effects if x.verdict in _DECIDED]
       for task, effects in found.items()}
   judged = judged if any(judged.values()) else found
-  counts = Counter(effect.arm for own in judged.values() for effect in own)
-  best = [arm for arm in sorted_arms(judged) if arm != 'layer_norm'
-          and counts[arm] == max(counts.values())][:_MOST]
+  best = [arm for arm in sorted_arms(judged) if arm != 'layer_norm'][:_MOST]
   looks = {CONTROL: plots.LOOKS[0], 'layer_norm': plots.LOOKS[2],
            **dict(zip(best, plots.LOOKS[3:], strict=False))}
   tasks = [*found]
@@ -93,7 +106,8 @@ def by_length(
       0.9 + 1.9 * rows,
       'Accuracy by length of the arms that gain most',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
-      'the arms of largest mean gain, of those with a verdict on most tasks; '
+      'the arms with a verdict of largest mean gain over the tasks that all of them '
+      'have; '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
       plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
@@ -104,6 +118,9 @@ def by_length(
       lengths, table = plots.values(indices[task], arm, 'accuracy')
       if lengths:
         plots.draw(axes, lengths, 100 * table, colour, marker, name_of(arm).label)
+    if task in family.level_of_chance:
+      plots.chance(axes, family.level_of_chance[task])
+      axes.set_ylim(bottom=0)
     plots.length_axis(axes, family.tasks[task])
     axes.set_title(task.replace('_', ' '))
   for row in panels:

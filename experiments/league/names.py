@@ -10,10 +10,10 @@ CONTROL = 'softmax'
 # The tasks, in the order of tables and figures; those of the user follow.
 TASKS = ('retrieval', 'lookup', 'associative_recall', 'set_complement')
 
-# Laws of temperature that are applied to softmax at inference, suffixes of its name.
-LAWS = {
+# What multiplies the logits of trained softmax models: suffix of the arm -> label.
+AT_INFERENCE = {
     'power': 'n^p', 'power_of_log': '(log n)^q', 'trained_power': 'n^p of training',
-    'fitted': 'adaptive, fitted',
+    'fitted': 'adaptive, fitted', 'adaptive': 'adaptive, published',
 }
 
 # Of β = s ln n with a learned s and β = ln n / ln n₀: W_Q and W_K can hold the factor.

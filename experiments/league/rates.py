@@ -7,16 +7,18 @@ training. Batches are not repeated, so L is a validation loss at the training le
 test lengths are not used. Runs without JAX.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 import math
-import statistics
 from typing import NamedTuple
 
+import numpy as np
+
 from vvlen.reporting import results
+from vvlen.statistics import paired_by_seed, PairedTest
 
 # rate -> seed -> training loss
 Losses = Mapping[float, Mapping[int, float]]
-EDGE, TIE, FAILED = 'at the edge', 'tie', 'not finite'
+EDGE, TIE, CLOSE, FAILED = 'at the edge', 'tie', 'close', 'not finite'
 
 
 class Choice(NamedTuple):
@@ -24,11 +26,10 @@ class Choice(NamedTuple):
 
   rate: float
   losses: Mapping[float, float]  # rate -> mean over seeds; nan if one is not finite
-  notes: tuple[str, ...]  # of EDGE, TIE and FAILED
-  # Of the second best rate, loss minus that of the chosen one, paired by seed; nan if
-  # there is none.
-  ahead: float = math.nan
-  standard_error: float = math.nan  # of it, nan with fewer than two seeds
+  notes: tuple[str, ...]  # of EDGE, TIE, CLOSE and FAILED
+  # Of the loss at the second best rate minus that at the chosen one, paired by seed;
+  # None without another rate or with fewer than two seeds.
+  second: PairedTest | None = None
 
 
 def read_losses(rows: Iterable[results.Row], task: str, arm: str) -> Losses:
@@ -52,13 +53,14 @@ def choose(losses: Losses) -> Choice:
 
   Returns:
     The choice, with the notes FAILED if a rate was left out, TIE if another is equal,
-    and EDGE if it is the smallest or the largest of several rates.
+    CLOSE if the 95 % interval of the distance from the second best holds 0, and EDGE if
+    it is the smallest or the largest of several rates.
   """
   rates = sorted(losses)
   means = {}
   for rate in rates:
     values = [*losses[rate].values()]
-    means[rate] = _mean(values) if all(map(math.isfinite, values)) else math.nan
+    means[rate] = float(np.mean(values)) if np.isfinite(values).all() else math.nan
   finite_rates = [rate for rate in rates if math.isfinite(means[rate])]
   best = min(finite_rates, key=lambda rate: (means[rate], rate), default=rates[0])
   notes = []
@@ -66,18 +68,11 @@ def choose(losses: Losses) -> Choice:
     notes.append(EDGE)
   if sum(means[rate] == means[best] for rate in finite_rates) > 1:
     notes.append(TIE)
+  others = [rate for rate in finite_rates if rate != best]
+  second = min(others, key=lambda rate: (means[rate], rate), default=best)
+  test = paired_by_seed(losses[second], losses[best]) if others else None
+  if test is not None and test.ci_low <= 0:
+    notes.append(CLOSE)
   if len(finite_rates) < len(rates):
     notes.append(FAILED)
-  others = [rate for rate in finite_rates if rate != best]
-  if not others:
-    return Choice(best, means, tuple(notes))
-  second = losses[min(others, key=lambda rate: (means[rate], rate))]
-  changes = [second[seed] - x for seed, x in losses[best].items() if seed in second]
-  error = (statistics.stdev(changes) / math.sqrt(len(changes))
-           if len(changes) > 1 else math.nan)
-  return Choice(best, means, tuple(notes), _mean(changes), error)
-
-
-def _mean(values: Sequence[float]) -> float:
-  """Returns the mean of values, nan of none."""
-  return math.fsum(values) / len(values) if values else math.nan
+  return Choice(best, means, tuple(notes), test)

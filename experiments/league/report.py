@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from experiments.league import effects, figures, needs, tables
 from experiments.league.answer import answer
 from experiments.league.effects import Family
+from experiments.league.names import name_of
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import read_family
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.page import Report, unfinished
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import write_tables
@@ -37,7 +39,7 @@ def write(workdir: epath.PathLike) -> Report:
       another family than config.json describes.
   """
   folder = epath.Path(workdir)
-  family = effects.read_family(read_family(folder))
+  family = effects.family_of(read_family(folder))
   rows = results.read_run(folder, '|'.join(family.tasks), family.arms)
   indices = {task: results.index(row for row in rows if row.experiment == task)
              for task in family.tasks
@@ -52,13 +54,14 @@ def write(workdir: epath.PathLike) -> Report:
       tables.laws_table(effects.best_laws(indices, family)),
       tables.contrasts_table(effects.contrasts(indices, family)),
       needs.needs_table(some, family),
+      needs.gains_table(some, family),
       *(tables.by_length_table(task, index, family) for task, index in indices.items()),
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),
   ]
   records = {table.name: table.records for table in made}
   said = [*answer(records['league'], records['laws'], family.chance),
-          *needs.needs_answer(records['needs'])]
+          *needs.needs_answer(records['needs'], records['at_inference'])]
   made = [table for table in made if table.records]
   drawn: dict[str, Figure] = {}
   with plots.style():
@@ -74,14 +77,20 @@ def write(workdir: epath.PathLike) -> Report:
 
 
 def _missing(indices: Mapping[str, Index], family: Family) -> list[str]:
-  """Names the arms that lack seeds, by task."""
+  """Names the arms that are not run, or lack seeds, by task."""
   missing = []
+  labels = lambda arms: ', '.join(name_of(arm).label for arm in arms)
   for task in family.tasks:
     have = {arm: len(indices.get(task, {}).get((arm, 'training_loss', None), {}))
             for arm in family.arms}
-    left = [arm for arm, count in have.items() if count < family.num_seeds]
-    if len(left) == len(have) and not any(have.values()):
-      missing.append(f'{task} is not run')
-    elif left:
-      missing.append(f'{task} lacks seeds of {", ".join(left)}')
+    none = [arm for arm, count in have.items() if not count]
+    part = [arm for arm, count in have.items() if 0 < count < family.num_seeds]
+    on = f'on {task.replace("_", " ")}'
+    if len(none) == len(have):
+      missing.append(f'all arms {on}')
+    elif none:
+      missing.append(f'{len(none)} of {counted(len(have), "arm")} {on} '
+                     f'({labels(none)})')
+    if part:
+      missing.append(f'seeds of {labels(part)} {on}')
   return missing

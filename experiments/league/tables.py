@@ -10,12 +10,12 @@ from experiments.league.effects import (
   Contrast,
   Effect,
   Family,
+  has_interval,
   NOT_FINISHED,
-  NOT_LEARNED,
   Scalar,
 )
 from experiments.league.names import name_of
-from experiments.league.rates import Choice, EDGE, FAILED, TIE
+from experiments.league.rates import Choice, CLOSE, EDGE, FAILED, TIE
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
@@ -35,6 +35,7 @@ _NAN = float('nan')
 _NOTES = {
     EDGE: 'at the edge of the rates',
     TIE: 'a tie: the smaller one',
+    CLOSE: 'not decided',
     FAILED: 'a rate whose loss was not finite was left out',
 }
 
@@ -47,16 +48,17 @@ def league_table(
   records: list[Record] = []
   for effects in found.values():
     for effect in sorted(effects, key=lambda e: -_gain(e)):
-      records.append(_record(effect, choices))
-  has_learned = lambda r: r['verdict'] != NOT_LEARNED
+      records.append(
+          {**_record(effect, choices), 'num_tests': family.num_tests})
+  shows = lambda r: has_interval(r['verdict'])
   columns = {
       'task': lambda r: r['task'],
       'arm': lambda r: r['label'],
       'softmax': lambda r: number(r['control'], '.1f'),
-      'arm − softmax [95 %]': difference_cell('.1f', interval_if=has_learned),
+      'arm − softmax [95 %]': difference_cell('.1f', interval_if=shows),
       'verdict': lambda r: r['verdict'],
       'p': p_cell('p'),
-      'detectable': cell_if(has_learned, number_cell('smallest_detectable', '.1f')),
+      'detectable': cell_if(shows, number_cell('smallest_detectable', '.1f')),
       'rate': blank_without('learning_rate', lambda r: (
           f'{r["learning_rate"]:g}{", edge" if r["at_edge"] else ""}')),
       'seeds': lambda r: str(r['seeds']),
@@ -74,7 +76,7 @@ def league_table(
   )
   more = (
       'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
-      'arm without a verdict counts as p = 1: not finished, training lengths not '
+      'arm without a verdict counts as p = 1: not finished or training lengths not '
       'learned (no interval is shown), or diverged, that is, the accuracy of a seed, '
       'or of softmax at that seed, is not finite; the interval is of the others. An '
       f'interval may contain 0 where p is below {family.level:g}. Detectable: the '
@@ -140,7 +142,8 @@ def laws_table(best: Sequence[Best]) -> Table:
   note = ('Mean accuracy in % beyond the training lengths. Softmax, whose β is 1, is a '
           'law too. Intervals are uncorrected, and the best is chosen by the same '
           'seeds, so they are descriptive.')
-  more = 'SSMax and log n are the same law up to a factor that W_Q and W_K can hold.'
+  more = ('SSMax and log n are the same law up to a factor that W_Q and W_K can hold. '
+          'Trained adaptive follows the entropy of the weights, not n.')
   return Table('laws', 'The law of temperature that goes farthest', columns, records,
                note, more=more)
 
@@ -195,7 +198,7 @@ def tuning_table(
   records = [{
       'task': task, 'arm': arm, 'learning_rate': choice.rate,
       **{f'loss_{rate:g}': choice.losses.get(rate, _NAN) for rate in family.rates},
-      'ahead': choice.ahead, 'ahead_standard_error': choice.standard_error,
+      **difference(choice.second),
       'notes': '; '.join(_NOTES[note] for note in choice.notes),
   } for (task, arm), choice in choices.items()]
   columns: dict[str, Any] = {
@@ -207,15 +210,15 @@ def tuning_table(
     columns[f'loss at {rate:g}'] = (
         lambda r, field=f'loss_{rate:g}':
             'not finite' if np.isnan(r[field]) else number(r[field], '.4f'))
-  columns['second best − chosen (standard error)'] = lambda r: (
-      '' if np.isnan(r['ahead']) else f'{number(r["ahead"], "+.4f")} '
-      f'({number(r["ahead_standard_error"], ".4f")})')
+  columns['second best − chosen [95 %]'] = blank_without(
+      'difference', difference_cell('.4f'))
   columns['note'] = lambda r: r['notes']
   note = ('Loss in nats over the last tenth of training, at the training lengths, mean '
           'over the seeds of tuning. Test lengths have no part in the choice.')
   more = ('Second best: the difference from the rate that was not chosen, paired by '
-          'seed. Where it is less than two standard errors, other seeds might have '
-          'chosen that rate. At the edge: a rate outside those tried might be better.')
+          'seed. Not decided: its interval holds 0, so other seeds of the tuning might '
+          'have chosen that rate. At the edge: a rate outside those tried might be '
+          'better.')
   return Table('tuning', 'The learning rate of each arm', columns, records, note,
                more=more)
 

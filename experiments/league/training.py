@@ -8,10 +8,10 @@ import jax
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
-from experiments.league import law
+from experiments.league import needed
 from experiments.league.arms import Fields
-from experiments.league.law import Measured
 from experiments.league.names import CONTROL
+from experiments.league.needed import Measured
 from experiments.league.tasks import make_task
 from experiments.length_generalization import training
 from experiments.length_generalization.tasks import Task
@@ -99,9 +99,9 @@ def _measure(
     return sharding.over_seeds(metrics, mesh, group_size)
 
   functions = {length: at_length(length) for length in evaluate.lengths}
-  of_law = None
-  if arm == CONTROL and law.has_targets(task, config.train.max_length):
-    of_law = law.make_law(config, task, mesh)
+  of_needs = None
+  if arm == CONTROL and needed.has_targets(task, config.train.max_length):
+    of_needs = needed.make_measure(config, task, mesh)
 
   def measure(params, test_keys, validation_keys):
     variables = prepare(params)
@@ -110,8 +110,8 @@ def _measure(
         ('', name, length): values for length, function in functions.items()
         for name, values in sharding.fetch(function(variables, test_keys)).items()
     }
-    if of_law is not None:
-      measured |= of_law(variables, test_keys, validation_keys)
+    if of_needs is not None:
+      measured |= of_needs(variables, test_keys, validation_keys)
     return measured
 
   return measure
@@ -163,9 +163,9 @@ def play(
     progress: counts seed-steps.
 
   Returns:
-    Accuracy, loss and weight of the target at each test length, loss and accuracy over
-    the last tenth of training, learned scalars, and of softmax what `law` measures, of
-    each seed below `num_seeds`.
+    Of each seed below `num_seeds`, accuracy, loss and weight of the target at each test
+    length, loss and accuracy over the last tenth of training, learned scalars, and of
+    softmax what `needed` measures.
   """
   config, train, arm = player.config, player.config.train, player.arm
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)

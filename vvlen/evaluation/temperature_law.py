@@ -43,6 +43,7 @@ from vvlen.evaluation.attention_spread import fit, Slope
 from vvlen.statistics import resamples
 
 _MOST_STEPS = 200
+_MOST_UNKNOWN = 0.01  # share of bootstrap samples without a slope
 
 
 def critical_temperature(
@@ -112,7 +113,9 @@ def exponents(
   p is the slope of log median β against log n, and q that against log log n, both by
   least squares. Lengths where the median is 0 or infinite have no logarithm and are
   left out. Intervals are percentiles of a bootstrap over sequences, the same ones at
-  all lengths.
+  all lengths. In a bootstrap sample, a median may be 0 or infinite at a length that is
+  used; then its slope is unknown, and ends are nan if that is so in more than one of
+  a hundred samples, which would have to be left out.
 
   Args:
     lengths: n [N], at least 2, each once.
@@ -138,9 +141,11 @@ def exponents(
     unknown = Slope(math.nan, math.nan, math.nan)
     return Exponents(unknown, unknown)
   sizes, medians = sizes[there], medians[:, there]
-  # Samples of sequences whose median has no logarithm are left out.
-  medians = medians[((medians > 0) & np.isfinite(medians)).all(axis=1)]
-  return Exponents(fit(sizes, medians), fit(np.log(sizes), medians))
+  known = ((medians > 0) & np.isfinite(medians)).all(axis=1)
+  if known.mean() < 1 - _MOST_UNKNOWN:
+    known[1:] = False  # the first row is of all sequences
+  kept = medians[known]
+  return Exponents(fit(sizes, kept), fit(np.log(sizes), kept))
 
 
 def powers_of(lengths: Sequence[int], temperatures: ArrayLike) -> np.ndarray:

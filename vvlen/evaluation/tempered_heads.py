@@ -26,7 +26,10 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpy.typing import ArrayLike
+
+from vvlen.models.fixes.laws import log_growth
 
 _LAYER = re.compile(r'layer_(\d+)')
 
@@ -39,14 +42,12 @@ def power_of_n(powers: ArrayLike, length: int, longest: int) -> jax.Array:
     length: n, the number of tokens.
     longest: n₀, at least 2.
   """
-  ratio = jnp.log(_keys(length, longest) / longest)
-  return _raised(ratio, powers)
+  return _raised(log_growth(np.arange(1, length + 1), longest)[0], powers)
 
 
 def power_of_log_n(powers: ArrayLike, length: int, longest: int) -> jax.Array:
   """Returns β by the second law, [l, n, h]; `powers` are q, others as `power_of_n`."""
-  ratio = jnp.log(jnp.log(_keys(length, longest)) / jnp.log(longest))
-  return _raised(ratio, powers)
+  return _raised(log_growth(np.arange(1, length + 1), longest)[1], powers)
 
 
 def apply_tempered(
@@ -117,14 +118,7 @@ def apply_tempered(
   return result
 
 
-def _raised(ratio, powers):
-  """Returns e^(ratio [n] × powers [l, h]), [l, n, h]."""
+def _raised(growth, powers):
+  """Returns e^(growth [n] × powers [l, h]), [l, n, h] float32."""
   powers = jnp.nan_to_num(jnp.asarray(powers, jnp.float32))
-  return jnp.exp(ratio[None, :, None] * powers[:, None, :])
-
-
-def _keys(length, longest):
-  """Returns the number of keys of each token, at least n₀, [n] float32."""
-  if longest < 2:
-    raise ValueError(f'longest must be at least 2: {longest}')
-  return jnp.maximum(jnp.arange(1, length + 1), longest).astype(jnp.float32)
+  return jnp.exp(growth.astype(np.float32)[None, :, None] * powers[:, None, :])

@@ -20,8 +20,8 @@ def check_weights(function: Weights) -> None:
   """Checks that a function has the form of `vvlen.models.fixes.learned`.
 
   Runs it under jax.jit, with and without a mask, and computes its gradients, on a few
-  small arrays: ordinary, equal and large logits, one key, and rows with some or all
-  keys masked. That takes a second or two.
+  small arrays of one to three axes: ordinary, equal and large logits, one key, and rows
+  with some or all keys masked. That takes a second or two.
 
   Args:
     function: (logits, mask, learned scalars by name) -> weights.
@@ -56,6 +56,14 @@ def check_weights(function: Weights) -> None:
   if not _close(run(row[..., :3], None), alone[..., :3]):
     _refuse(function, 'weights depend on how many keys are masked: those of 3 keys '
                       'change with 2 masked ones after them')
+  if not _close(run(logits, mask), run(logits, np.broadcast_to(mask, _SHAPE))):
+    _refuse(function, f'weights change if a mask {[*_SHAPE]} that is the same for all '
+                      f'rows is given as {[*mask.shape]}')
+  for place in ((0,), (0, 0)):
+    fewer = run(logits[place], _MASK[place])
+    if fewer.shape != logits[place].shape or not _close(fewer, masked[place]):
+      _refuse(function, f'weights of logits {[*_SHAPE]} change if they are given as '
+                        f'{[*logits[place].shape]}: batch axes may be any number')
 
 
 def _refuse(function: Any, words: str, error: Exception | None = None) -> NoReturn:

@@ -23,6 +23,8 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
 
 from vvlen.models.attention import Temperature
 from vvlen.models.fixes.keys import num_keys
@@ -117,6 +119,30 @@ def power(longest: float) -> Temperature:
     return jnp.exp(p * jnp.log(num_keys(logits, mask) / longest))
 
   return beta
+
+
+def log_growth(count: ArrayLike, longest: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns ln(n / n₀) and ln(ln n / ln n₀), both 0 where n is at most n₀.
+
+  With powers p and q that were found elsewhere, such as by
+  `vvlen.evaluation.temperature_law`, e^(p x) and e^(q x) are laws of temperature that
+  leave inputs of up to n₀ keys as they are.
+
+  Args:
+    count: n [...], positive.
+    longest: n₀, at least 2.
+
+  Returns:
+    Two arrays [...], float64.
+
+  Raises:
+    ValueError: if n₀ is less than 2.
+  """
+  if longest < 2:
+    raise ValueError(f'longest must be at least 2: {longest}')
+  logs = np.log(np.maximum(np.asarray(count, float), longest))
+  of_longest = math.log(longest)
+  return logs - of_longest, np.log(logs / of_longest)
 
 
 def _log(longest: float, shift: float) -> float:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from experiments.league import law
+from experiments.league import needed as league_needed
 from vvlen import sharding
 from vvlen.evaluation.retriever.needed_temperature import needed_temperature
+from vvlen.models.temperature import adaptive_temperature
 
 SEQUENCES = 8
 LENGTHS = (16, 64, 256)
@@ -72,7 +73,7 @@ def _measure(sample, gaps):
   keys = [sharding.put(jax.random.split(jax.random.key(i), len(gaps)), mesh)
           for i in (0, 1)]
   variables = sharding.put({'params': {'gap': np.float32(gaps)}}, mesh)
-  return law.make_law(config, _Task(sample), mesh)(variables, *keys)
+  return league_needed.make_measure(config, _Task(sample), mesh)(variables, *keys)
 
 
 @pytest.fixture(scope='module')
@@ -122,6 +123,16 @@ def test_accuracy_under_a_law_is_that_of_its_factor(measured, name, power):
   assert 255 * np.exp(-GAPS[0]) > 1 and measured['+power', 'accuracy', 256].all()
 
 
+def test_the_published_polynomial_is_applied_as_it_is(measured):
+  for n in (8, *LENGTHS):
+    logits = np.where(np.arange(n) == 0, 0.0, -np.array(GAPS)[:, None])
+    beta = np.asarray(adaptive_temperature(logits))[:, 0]
+    own = 1 / (1 + (n - 1) * np.exp(-beta * GAPS))
+    np.testing.assert_allclose(
+        measured['+adaptive', 'loss', n], np.log1p(np.exp(1 - 2 * own)), rtol=1e-4)
+  assert (beta > 1.01).any()
+
+
 @pytest.mark.slow
 def test_a_fitted_polynomial_sharpens_attention(measured):
   # Sequences of one entropy a length do not determine it: β stays 1.
@@ -162,5 +173,5 @@ def test_the_temperature_is_that_of_the_item_asked_for_not_of_the_top():
 
 
 def test_lengths_that_a_law_of_training_is_fitted_to():
-  assert law.training_lengths(5, 16) == [5, 9, 16]
-  assert law.training_lengths(1, 2) == [2]
+  assert league_needed.training_lengths(5, 16) == [5, 9, 16]
+  assert league_needed.training_lengths(1, 2) == [2]
