@@ -4,7 +4,8 @@ r"""Which change of attention carries to longer inputs, and which temperature?
 
 variant   seeds  steps    cost
 (none)    100    20,000   for a GPU; not measured yet
-cpu       32     4,000    two days or so on two CPU cores; not measured yet
+cpu       32     4,000    retrieval some 3 hours on two CPU cores; the others, from the
+                          time of a step, some 2, 4 and 8 to 11 hours: not run yet
 quick     8      2,000    six arms, retrieval; 5.4 minutes on two CPU cores
 smoke     2      20       three arms, retrieval; checks that it runs
 

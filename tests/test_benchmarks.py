@@ -279,12 +279,19 @@ def test_a_measurement_has_whole_calls_for_at_least_its_seconds(
   assert rate() == 10 / 2 and now == [2 + 2 * calls]
 
 
+def test_each_comes_first_and_last_in_turn():
+  calls = []
+  runs = {name: lambda i, name=name: calls.append(name) for name in 'abc'}
+  _rounds.in_turns(runs, 5)
+  assert ''.join(calls) == 'cba' 'abc' 'acb' 'bca' 'bac' 'cab'
+
+
 def test_rounds_alternate_and_the_first_does_not_count():
   calls = []
   runs = {name: lambda i, name=name: calls.append((i, name)) for name in 'ab'}
   seconds, about = _rounds.in_turns(runs, 3)
-  assert calls == [(0, 'b'), (0, 'a'), (1, 'a'), (1, 'b'), (2, 'b'), (2, 'a'),
-                   (3, 'a'), (3, 'b')]
+  assert calls == [(0, 'b'), (0, 'a'), (1, 'a'), (1, 'b'), (2, 'a'), (2, 'b'),
+                   (3, 'b'), (3, 'a')]
   counted = about['quiet_rounds'] or 3
   assert {name: len(x) for name, x in seconds.items()} == {'a': counted, 'b': counted}
 

@@ -33,11 +33,13 @@ def _benchmark(name):
 
 
 def _signed(x, digits):
-  return f'{x:+.{digits}f}'.replace('-', '−')
+  return f'{float(x):+.{digits}f}'.replace('-', '−')
 
 
-def _signed(x, digits):
-  return f'{x:+.{digits}f}'.replace('-', '−')
+def _interval(row, name='difference', low='ci_low', high='ci_high', form=_signed,
+              digits=1):
+  """Returns such as '+1.8 [+0.8, +2.9]'."""
+  return '{} [{}, {}]'.format(*(form(row[x], digits) for x in (name, low, high)))
 
 
 def _finding(words):
@@ -185,6 +187,65 @@ def test_hypotheses_of_fine_tuning_are_decided_by_their_intervals():
       cell = cells[place]
       assert ('**holds**' in cell) == holds and ('undecided' in cell) == (not holds)
       assert all(number in cell for number in numbers), (cell, numbers)
+
+
+def _page(path):
+  return ' '.join((ROOT / path).read_text().split())
+
+
+def test_hypotheses_of_the_league_are_decided_by_its_tables():
+  page = _page('experiments/results/league/README.md')
+  found = page.partition('## What was found ')[2].partition('Until 2026')[0]
+  said = dict(re.findall(r'- \*\*(\d) (.*?)(?= - \*\*\d |$)', found))
+  arms = {row['arm']: row for row in _table('league', 'league')}
+  laws = 'log_n', 'ssmax', 'linear'
+  assert said['1'].startswith('is not confirmed.**')
+  assert [float(arms[arm]['ci_low']) > 5 for arm in laws] == [False, True, True]
+  assert all(_interval(arms[arm]) in said['1'] for arm in laws)
+  assert 4 < min(float(arms[arm]['ci_low']) for arm in laws)
+  assert 'All three gain 4 points or more.' in said['1']
+
+  far = {arm: max(-float(arms[arm]['ci_low']), float(arms[arm]['ci_high']))
+         for arm in ('layer_norm', 'rms_norm', 'sink', 'l2_softmax')}
+  assert said['2'].startswith('holds.**') and max(far.values()) < 2
+  assert max(far, key=far.get) == 'l2_softmax'
+  worst = arms['l2_softmax']
+  assert f'{_interval(worst)}, which is behind softmax (p = ' in said['2']
+  assert f'(p = {float(worst["p"]):.3f})'.replace('0.', '.') in said['2']
+  assert [arms[arm]['verdict'] for arm in far] == 3 * ['no difference found'] + [
+      'behind']
+
+  pair = lambda *names: _table(
+      'league', 'contrasts', first=names[0], second=names[1])[0]
+  there = ('longest_difference', 'longest_ci_low', 'longest_ci_high')
+  log_n, ssmax = pair('linear', 'log_n'), pair('linear', 'ssmax')
+  assert said['3'].startswith('holds by its criterion**')
+  assert float(log_n['longest_ci_low']) > 0 > float(ssmax['longest_ci_low'])
+  _says(said['3'], '16,384', _interval(log_n, *there), _interval(ssmax, *there),
+        _interval(ssmax))
+
+  assert said['4'].startswith('holds by its criterion**')
+  plain = lambda x, digits: f'{float(x):.{digits}f}'
+  [p] = _table('league', 'scalars', arm='power')
+  learned = _interval(p, 'value', 'value_low', 'value_high', plain, 3)
+  [needs], [gains] = _table('league', 'needs'), _table('league', 'at_inference')
+  fitted = _interval(
+      needs, *(f'power_in_training{end}' for end in ('', '_low', '_high')), plain, 2)
+  gained = ('trained_power_difference', 'trained_power_ci_low', 'trained_power_ci_high')
+  assert float(p['value_high']) < 0.2 and float(pair('linear', 'power')['ci_low']) > 0
+  _says(said['4'], learned, _interval(pair('linear', 'power')), fitted)
+  assert f'gains {_interval(gains, *gained)} at'.replace(' [', ' points [') in said['4']
+
+  # The page of the league says the same.
+  docs = _page('docs/league.md').partition('**Found so far**')[2].partition('## ')[0]
+  _says(docs, *(_interval(arms[arm]) for arm in ('linear', 'ssmax', 'log_n')))
+  assert all(abs(float(arms[arm][end])) < 1 for end in ('ci_low', 'ci_high')
+             for arm in ('layer_norm', 'rms_norm', 'sink'))
+  assert _interval(gains, *gained).replace(']', ', uncorrected]') in docs
+  assert 'by {} points [{}, {}, uncorrected]'.format(
+      *(f'{float(ssmax[x]):.1f}' for x in ('difference', 'ci_low', 'ci_high'))) in docs
+  assert {arm for arm, row in arms.items() if row['verdict'] == 'behind'} == {
+      'l2_softmax', 'qk_norm', 'sigmoid'}
 
 
 def _change(values, digits):

@@ -262,7 +262,7 @@ def in_turns(
   for number in range(rounds + 1):
     watch, own = Watch(), time.process_time()
     # The order changes, so that none always comes first or after the same one.
-    first = number % len(runs)
+    first = number // 2 % len(runs)
     order = [*runs][first:] + [*runs][:first]
     for name in order[:: 1 if number % 2 else -1]:
       start = time.perf_counter()

@@ -1,10 +1,10 @@
 """How much longer is a step of training with each arm of the league than with softmax?
 
 One seed of a task of configs/league.py:cpu is trained by each arm in turn, in one
-process, some steps a round. The ratio of an arm is the median over rounds of its time to
-that of softmax in the same round; `processor_ratios` have processor seconds in place of
-the time. On a shared machine both vary by a tenth or more from run to run. Training
-lengths alone are timed: at longer inputs, entmax sorts and adaptive reads twice.
+process, some steps a round. The ratio of an arm is the median over rounds of its time
+to that of softmax in the same round; `processor_ratios` have processor seconds in place
+of the time. On a shared machine both vary by a tenth or more from run to run. Training
+lengths alone are timed; at longer inputs, entmax sorts and adaptive reads twice.
 
   python -m experiments.benchmarks.league_arms
 """

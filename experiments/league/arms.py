@@ -8,7 +8,7 @@ With n keys that are not masked, n₀ the longest training length, and logits z 
   standardize   o ← (o − mean) / √(var + ε)                -         2504.02827   d
   rms_norm      o ← scale ⊙ o / √(mean o² + ε)             d         1910.07467   d
   ssmax         a = softmax(β z), β = s ln n               s         2501.19399   n
-  log_n         β = ln n / ln n₀                           -         2401.07004   n
+  log_n         β = ln n / ln n₀, below 1 for n < n₀       -         2401.07004   n
   sqrt_log_n    β = s √(2 ln n)                            s         -            n
   power         β = (n / n₀)^p                             p         -            n
   linear        β = n / n₀                                 -         -            n
@@ -30,8 +30,9 @@ variance that proposition 1 of 2504.02827 shows to fall.
 
 adaptive has the published polynomial, which was fitted to a trained model and is for
 inference only; here the model is trained with it. ssmax and log_n are the same function
-of n up to a factor that W_Q and W_K can hold. The entmax of 2506.16640, with a
-temperature that each head computes, is not here. g starts at log₂(n₀² − n₀), as its
+of n up to a factor that W_Q and W_K can hold; Qwen, which has log_n too, keeps it at 1
+or above. The entmax of 2506.16640, with a temperature that each head computes, is not
+here. g starts at log₂(n₀² − n₀), as its
 authors have it.
 
 An arm of the user is a function of logits and mask, in a file of its own:
