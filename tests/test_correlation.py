@@ -33,6 +33,7 @@ from experiments.correlation import (
   report,
   tables,
   term,
+  unfinished,
 )
 from experiments.correlation import run as run_of_study
 from experiments.correlation.programs import make_answer
@@ -461,7 +462,7 @@ def test_seeds_that_are_not_finite_or_not_whole_are_left_out(run):
           for r in rows if (r.arm, r.seed, r.metric, r.experiment) !=
           ('rope_02', 0, 'score', 'qa1')]
   found = points.points(run, rows)
-  assert found.left_out == ['alibi_02, seed 1', 'rope_01, seed 0', 'rope_01, seed 1']
+  assert found.left_out == [('alibi_02', 1), ('rope_01', 0), ('rope_01', 1)]
   assert _names(found) == [m.name for m in run.models if m.name != 'rope_01']
   seeds = {name: sorted(x) for name, x in
            zip(_names(found), found.seeds['score_near'], strict=True)}
@@ -1025,7 +1026,20 @@ def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
 
   some = [r for r in _rows(run) if r.arm not in ('rope_01', 'alibi_01_term')]
   assert first(None, some) == (
-      'No verdict: 18 of 20 models have results, and it is about all of them.')
+      'No verdict: 36 of 40 seeds of 20 models have results, and it is about all of '
+      'them.')
+  # A model with one seed of two is not done.
+  for left in (0, 1):
+    some = [r for r in _rows(run) if r.seed == left or r.arm == 'alibi_01']
+    assert first(None, some).startswith('No verdict: 21 of 40 seeds of 20 models have ')
+  alone = run._replace(num_seeds=1)
+  some = [r for r in _rows(run) if r.arm != 'rope_01' and r.seed == 0]
+  assert answer.answer(alone, points.points(alone, some))[0] == (
+      'No verdict: 19 of 20 models have results, and it is about all of them.')
+  # Seeds beyond the plan count for no other.
+  more = [r for r in _rows(run) if r.arm != 'rope_01']
+  assert answer.answer(alone, points.points(alone, more))[0].startswith(
+      'No verdict: 19 of 20 models')
   # A seed with a value that is not finite has been run.
   lost = [r._replace(value=np.inf) if (r.arm, r.metric) == ('rope_01', 'nll') else r
           for r in _rows(run)]
@@ -1052,7 +1066,8 @@ def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
   assert first(lambda i, n: 0.95 if n == 1 else 0.6 + 0.012 * _ORDER[i]).startswith(
       'Score up to 2 L over 16 models')
   assert answer.answer(run, points.points(run, [])) == [
-      'No verdict: 0 of 20 models have results, and it is about all of them.',
+      'No verdict: 0 of 40 seeds of 20 models have results, and it is about all of '
+      'them.',
       answer._of_paper(run)]
 
 
@@ -1520,13 +1535,44 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
   made = report.write(tmp_path)
   assert made.missing == 'The run is not finished: alibi_02 has 1 of 2 seeds.'
   assert made.title.startswith('Does misalignment tell which models generalize')
-  assert [table.name for table in made.tables] == [
-      'table_1', 'models', 'tasks', 'measures', 'by_length', 'groups', 'dialects',
-      'term']
+  names = ['table_1', 'models', 'tasks', 'measures', 'by_length', 'groups', 'dialects',
+           'term']
+  assert [table.name for table in made.tables] == names
   assert len(made.figures) == 6
+  # There is no verdict, nor one on the term, before the run is finished.
   assert made.answer == answer.answer(run, points.points(run, rows))
-  assert len(made.answer) == 6 and made.answer[0].startswith(
-      'Score up to 2 L over 16 models: ')
+  assert [said.partition(':')[0] for said in made.answer] == [
+      'No verdict', made.answer[1].partition(':')[0],
+      "The paper's seven rows, recomputed"]
+  assert made.answer[0] == (
+      'No verdict: 39 of 40 seeds of 20 models have results, and it is about all of '
+      'them.')
+  assert made.answer[1].startswith('16 of 16 models without the misalignment term')
+  part = '. Not finished: 39 of 40 seeds of 20 models, not a random part'
+  assert all(table.title.endswith(part) for table in made.tables)
+  assert len(answer.answer(run, points.points(run, _rows(run)))) == 6
+
+
+def test_what_is_made_before_the_end_says_of_which_models(run):
+  rows = [r for r in _rows(run) if not r.arm.startswith('rope') and (
+      r.arm.startswith('low') or not r.arm.endswith('_term'))]
+  part = '26 of 40 seeds of 20 models, not a random part, none with RoPE 10,000'
+  found = points.points(run, rows)
+  assert [table.title.partition('. ')[2] for table in tables.make(run, found)] == (
+      8 * [f'Not finished: {part}'])
+  assert setup_of(figures.make(run, found)['correlations']).endswith(
+      f' = 112 or 128 tokens; not finished: {part}')
+  # With no partner, there is no pair, and no table of pairs.
+  rows = [r for r in rows if not r.arm.endswith('_term') and r.arm.startswith('low')]
+  made = tables.make(run, points.points(run, rows))
+  assert 'term' not in [table.name for table in made]
+  assert made[0].title.endswith('8 of 40 seeds of 20 models, not a random part, none '
+                                'with ALiBi or RoPE 1,000,000 or RoPE 10,000')
+  alone = run._replace(num_seeds=1)
+  assert unfinished.part(alone, points.points(alone, rows)).startswith('4 of 20 models, ')
+  whole = points.points(run, _rows(run))
+  assert unfinished.part(run, whole) == ''
+  assert not any('finished' in table.title for table in tables.make(run, whole))
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -22,6 +22,7 @@ from experiments.correlation.related import (
     within,
 )
 from experiments.correlation.tables import published
+from experiments.correlation.unfinished import how_many
 from vvlen.reporting.numbers import counted, interval_words, number
 
 FEWEST = 12  # models, for a verdict
@@ -35,7 +36,7 @@ ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 def answer(run: Run, points: Points) -> list[str]:
   """Says whether misalignment predicts the outcomes better than training loss does.
 
-  There is no verdict before all models have results, for fewer models than `FEWEST`, or
+  There is no verdict before all seeds of all models have results, for fewer models than `FEWEST`, or
   if their scores up to 2 L are near those of shortcuts or hardly differ. What is found
   over all models counts if it is found among models that are alike too.
 
@@ -48,21 +49,14 @@ def answer(run: Run, points: Points) -> list[str]:
     has results.
   """
   used = compared(run, points)
-  unfinished = _unfinished(run, points)
-  reason = unfinished or _no_verdict(used)
+  count = how_many(run, points)
+  reason = (f'{count} have results, and it is about all of them' if count
+            else _no_verdict(used))
   said = [f'No verdict: {reason}.'] if reason else [
       _of_outcome(run, used, outcome) for outcome in outcomes(run)]
   trained = [_of_training(run, points)] if without_term(points).models else []
-  of_term = [] if unfinished else [term.sentence(run, points)]
+  of_term = [] if count else [term.sentence(run, points)]
   return [*said[:1], *trained, *said[1:], *filter(None, of_term), _of_paper(run)]
-
-
-def _unfinished(run: Run, points: Points) -> str:
-  """Returns how many models have results, '' if all have."""
-  count = len({model.name for model in points.models} | _not_finite(points))
-  return '' if count == len(run.models) else (
-      f'{count} of {counted(len(run.models), "model")} have results, and it is about '
-      'all of them')
 
 
 def _no_verdict(used: Points) -> str:
@@ -109,7 +103,7 @@ def _lost(run: Run, points: Points) -> int:
 
 def _not_finite(points: Points) -> set[str]:
   """Returns the names of models of which a seed has a value that is not finite."""
-  return {seed.partition(',')[0] for seed in points.left_out}
+  return {own.model for own in points.left_out}
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:

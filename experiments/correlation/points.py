@@ -62,6 +62,18 @@ class Model(NamedTuple):
     return round(multiple * self.length)
 
 
+class ModelSeed(NamedTuple):
+  """A seed of a model."""
+
+  model: str
+  seed: int
+
+  @property
+  def words(self) -> str:
+    """Returns it in words."""
+    return f'{self.model}, seed {self.seed}'
+
+
 class Run(NamedTuple):
   """What the report needs to know about a run, from its config.json."""
 
@@ -106,7 +118,7 @@ class Points(NamedTuple):
   means: Mapping[str, np.ndarray]
   # field -> values of each model by seed
   seeds: Mapping[str, list[dict[int, float]]]
-  left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
+  left_out: Sequence[ModelSeed]  # those with a value that is not finite
 
   def only(self, kept: Sequence[bool] | np.ndarray) -> 'Points':
     """Returns some of the models, [M] True for those that are kept."""
@@ -213,7 +225,7 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
     fields = _fields(run, model, known)
     seeds = sorted(set.intersection(*map(set, fields.values())))
     bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
-    left_out += [f'{model.name}, seed {s}' for s in bad]
+    left_out += [ModelSeed(model.name, s) for s in bad]
     seeds = [s for s in seeds if s not in bad]
     if seeds:
       present.append(model)

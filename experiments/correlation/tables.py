@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.correlation import comparison, dialects, groups, paper, term
+from experiments.correlation import (
+  comparison,
+  dialects,
+  groups,
+  paper,
+  term,
+  unfinished,
+)
 from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
   compared,
@@ -43,7 +50,10 @@ _GUESSES = ('Chance: of a guess without the context, where the answer is one of 
 
 
 def make(run: Run, points: Points) -> list[Table]:
-  """Returns all tables of a run, the main one first."""
+  """Returns all tables of a run, the main one first.
+
+  The title of each says which part of the models has results, unless all have.
+  """
   used = compared(run, points)
   made = [table_1(run, points), models(run, points)]
   if without_term(points).models:
@@ -51,7 +61,11 @@ def make(run: Run, points: Points) -> list[Table]:
   if used.models:
     made += [measures(run, used), by_length(run, used), groups.table(run, points),
              dialects.table(run, used)]
-  return made + [term.table(run, points)] * bool(run.pairs)
+  if term.has_results(run, points):
+    made.append(term.table(run, points))
+  part = unfinished.part(run, points)
+  return [table._replace(title=f'{table.title}. Not finished: {part}') if part else table
+          for table in made]
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
@@ -131,7 +145,7 @@ def _columns() -> dict[str, CellText]:
 
 def _left_out(points: Points) -> str:
   """Returns a sentence that names the seeds that are left out, '' if none are."""
-  out = '; '.join(points.left_out)
+  out = '; '.join(own.words for own in points.left_out)
   return f' Not finite, and left out: {out}.' if out else ''
 
 

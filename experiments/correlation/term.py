@@ -82,6 +82,11 @@ def _of_pair(
   return (mean(own), mean(other)) if seeds else None
 
 
+def has_results(run: Run, points: Points) -> bool:
+  """Whether there is a pair of models that both have results."""
+  return any(pairs(run, points, weight, task=None) for weight in _weights(run))
+
+
 def table(run: Run, points: Points) -> Table:
   """Makes the table: a row for each weight and field, the primary one first."""
   fields = {FIELD: OUTCOMES[FIELD], _ALL: f'{OUTCOMES[FIELD]}, all pairs',
