@@ -1494,10 +1494,15 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
 @pytest.mark.slow
 def test_models_of_two_folders_are_joined_to_the_run_of_one(whole, tmp_path, text):
   folders = [tmp_path / name for name in ('first', 'second', 'all')]
-  for folder, chosen in (folders[0], "'layer_norm','rope'"), (
-      folders[1], "'alibi_short','rope_term'"):
-    done = _done(f'--workdir={folder}', *text, f'--config.run_models=({chosen})')
+  for folder, *chosen in (folders[0], 'rope', 'layer_norm'), (
+      folders[1], 'alibi_short', 'rope_term'):
+    done = _done(f'--workdir={folder}', *text, f'--config.run_models={(*chosen,)}')
     assert done.returncode == 0, done.stderr
+    # They are run in the order of the command, and their rows are in that of the names.
+    lines = (folder / 'evaluations.jsonl').read_text().splitlines()
+    assert [*dict.fromkeys(json.loads(x)['arm'] for x in lines)] == chosen
+    rows = results.read_rows(folder / 'results.csv')
+    assert [*dict.fromkeys(r.arm for r in rows)] == sorted(chosen)
   join = [sys.executable, '-m', 'experiments.join', f'--workdir={folders[2]}',
           *map(str, folders[:2])]
   done = subprocess.run(join, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -1569,7 +1574,7 @@ def test_what_is_made_before_the_end_says_of_which_models(run):
   assert made[0].title.endswith('8 of 40 seeds of 20 models, not a random part, none '
                                 'with ALiBi or RoPE 1,000,000 or RoPE 10,000')
   alone = run._replace(num_seeds=1)
-  assert unfinished.part(alone, points.points(alone, rows)).startswith('4 of 20 models, ')
+  assert unfinished.part(alone, points.points(alone, rows)).startswith('4 of 20 models')
   whole = points.points(run, _rows(run))
   assert unfinished.part(run, whole) == ''
   assert not any('finished' in table.title for table in tables.make(run, whole))

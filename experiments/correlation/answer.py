@@ -36,9 +36,9 @@ ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 def answer(run: Run, points: Points) -> list[str]:
   """Says whether misalignment predicts the outcomes better than training loss does.
 
-  There is no verdict before all seeds of all models have results, for fewer models than `FEWEST`, or
-  if their scores up to 2 L are near those of shortcuts or hardly differ. What is found
-  over all models counts if it is found among models that are alike too.
+  There is no verdict before all seeds of all models have results, for fewer models than
+  `FEWEST`, or if their scores up to 2 L are near those of shortcuts or hardly differ.
+  What is found over all models counts if it is found among models that are alike too.
 
   Args:
     run: what was run.

@@ -64,8 +64,9 @@ def make(run: Run, points: Points) -> list[Table]:
   if term.has_results(run, points):
     made.append(term.table(run, points))
   part = unfinished.part(run, points)
-  return [table._replace(title=f'{table.title}. Not finished: {part}') if part else table
-          for table in made]
+  return [
+      table._replace(title=f'{table.title}. Not finished: {part}') if part else table
+      for table in made]
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
