@@ -569,6 +569,10 @@ def _partial(x, y, z):
   return np.nan if determined else stats.pearsonr(*left).statistic
 
 
+def _partial_of_ranks(*items):
+  return _partial(*(stats.rankdata(np.round(x, 12)) for x in items))
+
+
 def _ends(statistic, *items):
   """Returns the percentiles 2.5 and 97.5 over 300 resamples, in a plain loop."""
   draws = np.random.default_rng(0).integers(len(items[0]), size=(300, len(items[0])))
@@ -602,13 +606,14 @@ def test_every_cell_of_the_main_table(run, found, used):
       own = x if place else z
       expected.append([
           words, name, source, *(_estimate(r, own, y) for r in (_PEARSON, _SPEARMAN)),
-          _estimate(_partial, x, y, z) if place else '',
+          *(_estimate(r, x, y, z) if place else ''
+            for r in (_partial, _partial_of_ranks)),
           _estimate(functools.partial(_gain, outcome=outcome), x, y, z)
           if place else '', prints[place]])
   assert _cells(table) == expected
   assert list(table.columns) == [
       'outcome', 'predictor', 'models', 'Pearson [95 %]', 'Spearman [95 %]',
-      'partial, given training loss [95 %]',
+      'partial Pearson [95 %]', 'partial Spearman [95 %]',
       'r as claimed − that of training loss [95 %]', 'printed']
   assert table.short == ('outcome', 'predictor', 'models', 'Spearman [95 %]')
   assert table.note == (
@@ -625,7 +630,7 @@ def test_every_cell_of_the_main_table(run, found, used):
 
 def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
   made = lambda low, high: related.Related(
-      *3 * [statistics.Estimate(0.5, 0.4, 0.6)], statistics.Estimate(0.1, low, high))
+      *4 * [statistics.Estimate(0.5, 0.4, 0.6)], statistics.Estimate(0.1, low, high))
   assert made(1e-16, 0.3).better == made(-0.3, -1e-16).better == 0
   assert made(1e-3, 0.3).better == 1 and made(-0.3, -1e-3).better == -1
   assert made(-0.1, 0.3).better == made(np.nan, np.nan).better == 0
@@ -718,6 +723,7 @@ def test_every_cell_of_all_measures(run, used):
       assert r['gain'] == pytest.approx(
           claimed * (sign * _SPEARMAN(x, y) - _SPEARMAN(z, y)))
       assert r['gain_low'] < r['gain'] < r['gain_high']
+      assert r['partial_spearman'] == pytest.approx(_partial_of_ranks(x, y, z))
   first, *_, last = _cells(table)
   assert (first[:2], last[:2]) == (
       ['score up to 2 L', 'training loss'],
@@ -844,8 +850,8 @@ def test_verdicts_are_as_frequent_as_the_plan_says(rng, loss, misalignment, shar
     r = interval(statistics.spearman, x, y), interval(statistics.spearman, z, y)
     among = interval(related._within(gain), x, y, z, kinds.astype(float))
     found.append(answer._verdict(
-        related.Related(none, r[0], none, interval(gain, x, y, z)),
-        related.Related(none, none, none, among), [own.ci_low > 0 for own in r],
+        related.Related(none, r[0], none, none, interval(gain, x, y, z)),
+        related.Related(none, none, none, none, among), [own.ci_low > 0 for own in r],
         (True, True)))
   made = np.mean([text.startswith('misalignment predicts it better') for text in found])
   assert abs(made - share) < (0.14 if share > 0.1 else 0.04)
@@ -974,7 +980,7 @@ def test_the_answer_is_what_the_intervals_say(loss, excess, score, says):
 
 def test_each_verdict_is_that_of_its_intervals():
   made = lambda low, high: related.Related(
-      *3 * [statistics.Estimate(0.5, 0.4, 0.6)],
+      *4 * [statistics.Estimate(0.5, 0.4, 0.6)],
       statistics.Estimate((low + high) / 2, low, high))
   of = lambda one, other, *predict, alike=(True, True): answer._verdict(
       made(*one), made(*other), predict or (True, True), alike)
@@ -1010,7 +1016,7 @@ def test_each_verdict_is_that_of_its_intervals():
 def test_a_predictor_predicts_if_r_is_surely_in_the_direction_that_is_claimed():
   made = lambda low, high: related.Related(
       statistics.Estimate(9, 9, 9), statistics.Estimate(0, low, high),
-      *2 * [statistics.Estimate(9, 9, 9)])
+      *3 * [statistics.Estimate(9, 9, 9)])
   run = _run()
   for low, high, sign, known in ((0.1, 0.5, 1, True), (-0.1, 0.5, 1, False),
                                  (-0.5, -0.1, -1, True), (-0.5, 0.1, -1, False),

@@ -12,7 +12,8 @@ from vvlen.reporting.tables import (
 )
 
 CORRELATION_WORDS = {'pearson': 'Pearson', 'spearman': 'Spearman',
-                     'partial': 'partial, given training loss'}
+                     'partial': 'partial Pearson',
+                     'partial_spearman': 'partial Spearman'}
 GAIN = 'r as claimed − that of training loss'  # in the direction that is claimed
 COLUMNS: dict[str, CellText] = {  # of the fields of `both`
     f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))

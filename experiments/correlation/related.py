@@ -44,6 +44,7 @@ class Related(NamedTuple):
   pearson: Estimate
   spearman: Estimate
   partial: Estimate  # Pearson's, given training loss; nan of training loss itself
+  partial_spearman: Estimate  # the same of ranks
   gain: Estimate  # nan of training loss itself
 
   @property
@@ -71,7 +72,7 @@ def relate(
     `Related`; everything is nan for fewer than `LEAST` models.
   """
   if len(outcome) < LEAST:
-    return Related(_NONE, _NONE, _NONE, _NONE)
+    return Related(*5 * [_NONE])
 
   def estimate(statistic: _Statistic, *items: np.ndarray) -> Estimate:
     statistic = _of_rounded(statistic)
@@ -85,6 +86,7 @@ def relate(
   return Related(
       estimate(pearson, *both), estimate(spearman, *both),
       _NONE if alone else estimate(partial, *both, training_loss),
+      _NONE if alone else estimate(_partial_of_ranks, *both, training_loss),
       _NONE if alone else estimate(
           gain(CORRELATIONS[run.correlation], signs), *both, training_loss))
 
@@ -144,6 +146,13 @@ def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
   """
   own, of_loss = signs
   return lambda x, y, z: own * correlation(x, y) - of_loss * correlation(z, y)
+
+
+def _partial_of_ranks(*values: np.ndarray) -> np.ndarray:
+  """Returns the partial correlation of the ranks of x and y given those of z."""
+  from scipy import stats  # takes half a second, and is needed here alone
+
+  return partial(*(stats.rankdata(x, axis=-1) for x in values))
 
 
 def _of_rounded(statistic: _Statistic) -> _Statistic:

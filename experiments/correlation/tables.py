@@ -118,10 +118,11 @@ def table_1(run: Run, points: Points) -> Table:
       f'Primary: our row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
       f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
       'better. All other intervals are secondary and not corrected for being many. '
-      "Partial: Pearson's of what regressions on training loss leave. With few models "
-      "the intervals are too narrow: of normals, Pearson's cover r = 0.7 in 89 % of "
-      'samples of 7. Training loss: cross-entropy of the last tenth of the '
-      'steps, without the misalignment term. Printed: as the paper has it.'
+      'Partial: of what regressions on training loss leave, of values or of their '
+      "ranks. With few models the intervals are too narrow: of normals, Pearson's "
+      'cover r = 0.7 in 89 % of samples of 7. Training loss: cross-entropy of the last '
+      'tenth of the steps, without the misalignment term. Printed: as the paper has '
+      'it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
                note, short=('outcome', 'predictor', 'models',
