@@ -36,6 +36,7 @@ from experiments.correlation import (
   unfinished,
 )
 from experiments.correlation import run as run_of_study
+from experiments.correlation.points import At, OfTask
 from experiments.correlation.programs import make_answer
 from experiments.language_model import check as check_of_language_models
 from experiments.language_model import training
@@ -442,15 +443,15 @@ def test_a_model_is_the_mean_of_its_seeds(run, found):
       0.9 - 0.02 * _ORDER - 0.04 * 14 / 3)
   np.testing.assert_allclose(means['score_near'], near + 0.0025 - 0.03)
   np.testing.assert_allclose(means['score_far'], far + 0.0025 - 0.03)
-  np.testing.assert_allclose(means['score_1'], 0.95 + 0.0025 - 0.03)
+  np.testing.assert_allclose(means[At('score', 1)], 0.95 + 0.0025 - 0.03)
   np.testing.assert_allclose(
       means['nll_beyond'], 2 + _ORDER**2 / 50 + 14 / 3 / 4 + 0.005)
   np.testing.assert_allclose(means['nll'], 2 + _ORDER**2 / 50 + 1 / 4 + 0.005)
   np.testing.assert_allclose(means['chance'], 0.1)
   np.testing.assert_allclose(means['shortcut'], 0.15)
-  np.testing.assert_allclose(means['qa1_shortcut'], 0.25)
+  np.testing.assert_allclose(means[OfTask('qa1', 1, 'shortcut')], 0.25)
   np.testing.assert_allclose(means['shortcut_near'], 0.15 + 0.625 / 200)
-  np.testing.assert_allclose(means['qa1_1.5_strict'],
+  np.testing.assert_allclose(means[OfTask('qa1', 1.5, 'score_strict')],
                              0.84 - 0.02 * _ORDER - 0.11 * (np.arange(20) % 3))
   assert found.left_out == []
 
@@ -737,7 +738,7 @@ def test_every_cell_by_length(run, used):
   assert [(r['outcome'], r['length']) for r in table.records] == [
       *(('score', n) for n in run.lengths), *(('nll', n) for n in run.nll_lengths)]
   for r, cells in zip(table.records, _cells(table), strict=True):
-    y = used.means[f'{r["outcome"]}_{r["length"]:g}']
+    y = used.means[At(r['outcome'], r['length'])]
     loss, excess = (used.means[x] for x in ('training_cross_entropy', 'symmetric_kl'))
     assert cells[:5] == [
         {'score': 'score', 'nll': 'log perplexity'}[r['outcome']],
@@ -867,12 +868,13 @@ def test_dialects_may_turn_the_order_of_models(run, used):
   assert shown == [x for x in every if x in shown]
   assert 20 < len(shown) <= 28 and 'passkey' not in {task for task, *_ in shown}
   for task, n, dialect in {*every} - {*shown}:
-    official, other = (used.means[f'{task}_{n:g}{x}'] for x in ('', f'_{dialect}'))
+    official, other = (used.means[OfTask(task, n, x)]
+                       for x in ('score', f'score_{dialect}'))
     assert not any((official[i] - official[j]) * (other[i] - other[j]) < -1e-12
                    for i in range(16) for j in range(i))
   for r, cells in zip(table.records, _cells(table), strict=True):
-    official, other = (used.means[f'{r["task"]}_{r["length"]:g}{x}']
-                       for x in ('', f'_{r["dialect"]}'))
+    official, other = (used.means[OfTask(r['task'], r['length'], x)]
+                       for x in ('score', f'score_{r["dialect"]}'))
     pairs = [(i, j) for i in range(16) for j in range(i)]
     turned = sum((official[i] - official[j]) * (other[i] - other[j]) < -1e-12
                  for i, j in pairs)
@@ -1092,12 +1094,12 @@ def test_the_answer_says_what_models_have_learned(run):
   count = sum(not m.weight for m in run.models[3:])
   used = points.compared(run, made)
   assert len(used.models) == count < 16
-  mean = {f: used.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
+  mean = {f: used.means[f].mean() for f in (At('score', 1), 'score_near', 'score_far')}
   assert answer.answer(run, made)[1] == (
       f'{count} of 16 models without the misalignment term have learned each task that '
       'counts, niah_single and qa1: at L, the length of their training, their scores '
       'lie at least halfway from those of shortcuts to 1. Mean score of these: '
-      f'{mean["score_1"]:.3f} at L, '
+      f'{mean[At("score", 1)]:.3f} at L, '
       f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
       'shortcuts have 0.150 at L and 0.153 up to 2 L.')
   # Two diverged, and one of the term, which is not counted here.
@@ -1168,9 +1170,12 @@ def test_every_cell_of_what_the_term_changes(run):
   places = {m.name: i for i, m in enumerate(run.models)}
   with_it, without = ([places[name] for name in names] for names in zip(
       *run.pairs, strict=True))
-  values = {**found.means,
-            'carried': found.means['score_near'] - found.means['score_1'],
-            'all_pairs': found.means['score_near']}
+  means = found.means
+  values = {**means, 'carried': means['score_near'] - means[At('score', 1)],
+            'all_pairs': means['score_near'],
+            **{f'{task}_near': means[OfTask(task, 'near')] for task in run.tasks},
+            **{f'score_{n:g}': means[At('score', n)] for n in run.lengths},
+            **{f'nll_{n:g}': means[At('nll', n)] for n in run.nll_lengths}}
   words = {'carried': 'score up to 2 L less that at L', 'score_1': 'score at L',
            'symmetric_kl': 'symmetric KL at L', 'nll_2': 'log perplexity at 2 L',
            'score_1.25': 'score at 1.25 L', 'score_near': 'score up to 2 L',
@@ -1207,7 +1212,7 @@ def test_seeds_that_one_model_of_a_pair_lacks_are_in_no_difference(run):
   rows = [r._replace(value=r.value + 9 * (r.metric == 'nll' and r.seed == 1))
           for r in _rows(run) if (r.arm, r.seed) != ('alibi_01_term', 1)]
   found = points.points(run, rows)
-  changed = term.changed(run, found, 0.1, 'nll_2')
+  changed = term.changed(run, found, 0.1, At('nll', 2))
   assert len(changed.treated) == 4
   assert abs(changed.treated - changed.control).max() < 8.5
   rows = [r for r in rows if (r.arm, r.seed) != ('alibi_01', 0)]
@@ -1265,7 +1270,7 @@ def test_the_answer_says_what_the_term_changes(run):
       n == 1 and run.models[i].name == 'alibi_01') - 0.1 * (
           n == 1 and run.models[i].name == 'rope_01')))
   assert ', 3 of 4 pairs of models, those' in term.sentence(run, both)
-  at = term.changed(run, both, 0.1, 'score_1').test
+  at = term.changed(run, both, 0.1, At('score', 1)).test
   of_all = term.changed(run, both, 0.1, 'score_near', None).test
   by = lambda test: (f'{test.mean_difference:+.3f} [95 %: {test.ci_low:+.3f}, '
                      f'{test.ci_high:+.3f}]').replace('-', '−')
@@ -1287,7 +1292,7 @@ def test_scores_are_told_for_each_task(run, found):
   for r, chance, shortcut in zip(
       table.records, (0, 0.2, 0.4), (0.05, 0.25, 0.4), strict=True):
     for n in run.lengths:
-      own = found.means[f'{r["task"]}_{n:g}'][plain]
+      own = found.means[OfTask(r['task'], n)][plain]
       assert (r[f'mean_{n:g}'], r[f'least_{n:g}'], r[f'most_{n:g}']) == pytest.approx(
           (own.mean(), own.min(), own.max()))
     assert (r['chance'], r['shortcut']) == pytest.approx((chance, shortcut))
@@ -1300,7 +1305,7 @@ def test_scores_are_told_for_each_task(run, found):
   cells = shown(table, 'qa1')
   assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '1.25 L',
                          '1.5 L', '1.75 L', '2 L', '4 L', '8 L']
-  own = found.means['qa1_1.5'][plain]
+  own = found.means[OfTask('qa1', 1.5)][plain]
   assert cells['1.5 L'] == f'{own.mean():.3f} ({own.min():.3f} to {own.max():.3f})'
   assert table.note.startswith('Mean over the 16 models without the term, from the ')
 
@@ -1390,10 +1395,10 @@ def test_the_figure_of_the_term_has_the_means_over_pairs(run):
                         strict=True):
     places = [names.index(name) for name in own]
     np.testing.assert_allclose(lines[label], np.stack([run.lengths, [
-        found.means[f'score_{n:g}'][places].mean() for n in run.lengths]], axis=1))
+        found.means[At('score', n)][places].mean() for n in run.lengths]], axis=1))
   assert lines['shortcut'][:, 1] == pytest.approx(0.15)
   difference, zero = paired.lines
-  tests = [term.changed(run, found, 0.1, f'score_{n:g}').test for n in run.lengths]
+  tests = [term.changed(run, found, 0.1, At('score', n)).test for n in run.lengths]
   np.testing.assert_allclose(difference.get_ydata(), [
       test.mean_difference for test in tests])
   assert [*difference.get_xdata()] == [*run.lengths] and not any(zero.get_ydata())

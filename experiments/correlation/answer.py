@@ -5,7 +5,9 @@ import math
 
 from experiments.correlation import term
 from experiments.correlation.points import (
+    At,
     compared,
+    OUTCOME_METRICS,
     OUTCOMES,
     outcomes,
     Points,
@@ -89,7 +91,7 @@ def _of_training(run: Run, points: Points) -> str:
       'without the misalignment term have learned each task that counts, '
       f'{" and ".join(run.counting)}: at L, the length of their training, their scores '
       f'lie at least halfway from those of shortcuts to 1.{left_out} Mean score of '
-      f'{"these" if used.models else "all"}: {mean("score_1")} at L, '
+      f'{"these" if used.models else "all"}: {mean(At("score", 1))} at L, '
       f'{mean("score_near")} up to 2 L, '
       f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '
       f'{mean("shortcut_near")} up to 2 L.')
@@ -109,7 +111,8 @@ def _not_finite(points: Points) -> set[str]:
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   """Says how well misalignment and training loss predict an outcome."""
   alike = with_others(points)
-  names, signs = (run.measure, TRAINING_LOSS), signs_of(run.measure, outcome)
+  names = run.measure, TRAINING_LOSS
+  signs = signs_of(run.measure, OUTCOME_METRICS[outcome])
   misalignment, loss = (ours(run, points, name, outcome) for name in names)
   found_within, loss_within = (within(run, alike, name, outcome) for name in names)
   predicts, alike_predicts = (

@@ -5,14 +5,14 @@ Runs without JAX. Axes: M models.
 
 from typing import Any
 
-from experiments.correlation.points import METRICS, Points, Run
+from experiments.correlation.points import METRICS, OfTask, Points, Run
 from experiments.language_model.figures import times
 from experiments.long_context import ranking
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import CellText, Table
 from vvlen.statistics import spearman
 
-_OTHERS = {dialect: metric.removeprefix('score') for dialect, metric in METRICS.items()
+_OTHERS = {dialect: metric for dialect, metric in METRICS.items()
            if dialect != 'official'}
 
 
@@ -26,9 +26,9 @@ def table(run: Run, points: Points) -> Table:
   every: list[dict[str, Any]] = []
   for task in run.tasks:
     for n in run.lengths:
-      official = points.means[f'{task}_{n:g}']
-      for dialect, suffix in _OTHERS.items():
-        other = points.means[f'{task}_{n:g}{suffix}']
+      official = points.means[OfTask(task, n)]
+      for dialect, metric in _OTHERS.items():
+        other = points.means[OfTask(task, n, metric)]
         every.append({
             'task': task, 'length': n, 'dialect': dialect,
             'official': float(official.mean()), 'mean': float(other.mean()),

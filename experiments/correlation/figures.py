@@ -11,6 +11,7 @@ import numpy as np
 from experiments.correlation import paper, term, unfinished
 from experiments.correlation.comparison import CORRELATION_WORDS
 from experiments.correlation.points import (
+    At,
     compared,
     OUTCOMES,
     outcomes,
@@ -114,7 +115,7 @@ def of_term(run: Run, points: Points, part: str = '') -> Figure:
     points: the models that have results.
     part: as in `of_models`.
   """
-  found = [term.changed(run, points, term.PRIMARY, f'score_{n:g}') for n in run.lengths]
+  found = [term.changed(run, points, term.PRIMARY, At('score', n)) for n in run.lengths]
   count = len(found[0].treated)
   figure = plots.new(
       2.6, 'Score by length of the prompt, with and without the misalignment term',

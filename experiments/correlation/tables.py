@@ -19,8 +19,12 @@ from experiments.correlation import (
 )
 from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
+  At,
   compared,
+  Field,
   learned,
+  OfTask,
+  OUTCOME_METRICS,
   OUTCOMES,
   outcomes,
   Points,
@@ -173,10 +177,10 @@ def measures(run: Run, points: Points) -> Table:
 def by_length(run: Run, points: Points) -> Table:
   """Makes the table of scores and log perplexity at each length, a row for each."""
   words = {'score': 'score', 'nll': 'log perplexity'}
-  first = run.outcome.partition('_')[0]
+  first = OUTCOME_METRICS[run.outcome]
   records = [
-      {'outcome': name, 'length': n, **_mean(points.means[f'{name}_{n:g}']),
-       **comparison.both(run, points, f'{name}_{n:g}')}
+      {'outcome': name, 'length': n, **_mean(points.means[At(name, n)]),
+       **comparison.both(run, points, At(name, n))}
       for name in sorted(words, key=lambda name: name != first)
       for n in run.lengths_of(name)]
   columns: dict[str, CellText] = {
@@ -200,12 +204,12 @@ def tasks(run: Run, points: Points) -> Table:
   records: list[dict[str, Any]] = []
   for task in run.tasks:
     record = {'task': task,
-              **{guess: float(plain.means[f'{task}_{guess}'].mean())
+              **{guess: float(plain.means[OfTask(task, 1, guess)].mean())
                  for guess in ('chance', 'shortcut')},
               'learned': int(learned(run, plain, task).sum())}
     for n in run.lengths:
       record |= {f'{name}_{n:g}': value
-                 for name, value in _mean(plain.means[f'{task}_{n:g}']).items()}
+                 for name, value in _mean(plain.means[OfTask(task, n)]).items()}
     records.append(record)
   score = lambda n: lambda r: (f'{number(r[f"mean_{n:g}"], ".3f")} '
                                f'({number(r[f"least_{n:g}"], ".3f")} to '
@@ -230,10 +234,15 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 def models(run: Run, points: Points) -> Table:
   """Makes the table of models, a row for each, with intervals over seeds."""
-  fields = {TRAINING_LOSS: 'training loss', run.measure: PREDICTORS[run.measure],
-            'nll_1': 'log perplexity at L', 'nll_beyond': 'beyond L',
-            'score_1': 'score at L', 'score_near': 'up to 2 L',
-            'score_far': 'from 2 L on'}
+  # Name in the CSV -> field, header.
+  fields: dict[str, tuple[Field, str]] = {
+      TRAINING_LOSS: (TRAINING_LOSS, 'training loss'),
+      run.measure: (run.measure, PREDICTORS[run.measure]),
+      'nll_1': (At('nll', 1), 'log perplexity at L'),
+      'nll_beyond': ('nll_beyond', 'beyond L'),
+      'score_1': (At('score', 1), 'score at L'),
+      'score_near': ('score_near', 'up to 2 L'),
+      'score_far': ('score_far', 'from 2 L on')}
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
   failed = {task: ~learned(run, points, task) for task in run.counting}
   records: list[dict[str, Any]] = []
@@ -243,17 +252,17 @@ def models(run: Run, points: Points) -> Table:
         'training_length': model.length, 'weight': model.weight,
         'seeds': len(points.seeds['chance'][place]),
         'not_learned': ', '.join(task for task in failed if failed[task][place])}
-    for field in fields:
+    for name, (field, _) in fields.items():
       record |= interval_fields(
-          field, mean_interval([*points.seeds[field][place].values()]))
+          name, mean_interval([*points.seeds[field][place].values()]))
     records.append(record | {guess: float(points.means[guess][place])
                              for guess in ('chance', 'shortcut', 'shortcut_near')})
   columns: dict[str, CellText] = {
       'no.': lambda r: str(r['number']), 'model': lambda r: r['label'],
       'L': lambda r: str(r['training_length']),
       'not learned': lambda r: r['not_learned']}
-  for field, name in fields.items():
-    columns[name] = interval_cell(field, _form(field))
+  for name, (_, header) in fields.items():
+    columns[header] = interval_cell(name, _form(name))
   return Table(
       'models', f'The models: {run.words}', columns, records,
       'Means over seeds, with 95 % intervals by Student\'s t if there are several. '

@@ -96,7 +96,7 @@ def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
       'niah_multivalue': functools.partial(niah, num_values=4),
       'niah_multiquery': functools.partial(niah, num_keys=4, num_queries=4),
   }
-  of_others = {
+  of_others: dict[str, Callable[..., short_ruler.Sample]] = {
       'variable_tracking': short_ruler.variable_tracking,
       'common_words': short_ruler.common_words,
       'passkey': lambda rng, n, tokenizer: short_ruler.passkey(
