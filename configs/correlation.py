@@ -4,15 +4,17 @@ Table 1 of arXiv 2506.11769 in small: models that differ in positions, length, t
 and norm; how their training loss and their misalignment correlate with a benchmark's
 score and with log perplexity on inputs longer than those of training.
 
-  python -m experiments.long_context.training_text --folder=runs/tasks
+  python -m experiments.long_context.training_text --folder=runs/tasks \
+      --documents=150000
   python -m experiments.correlation --config=configs/correlation.py:cpu \
       --workdir=runs/correlation
 
---config.run_models="('rope_01','alibi_01')" chooses what is trained now. The rest may
-follow in the same folder, or in another that `experiments.join` adds to it.
+--config.run_models="('rope_01','alibi_01')" chooses what is trained now, in this order.
+The rest may follow in the same folder, or in another that `experiments.join` adds to
+it. For a part that is like the whole, let positions take turns.
 
-For all but quick and smoke, give the first command --documents=150000: then answers
-cannot be learned by heart.
+With the 150,000 documents of the first command, answers cannot be learned by heart;
+quick and smoke may do with fewer.
 
 variant  models, seeds  layers x width, L, batch, steps  cost
 (none)   96, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet

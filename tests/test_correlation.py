@@ -33,8 +33,10 @@ from experiments.correlation import (
   report,
   tables,
   term,
+  unfinished,
 )
 from experiments.correlation import run as run_of_study
+from experiments.correlation.points import At, OfTask
 from experiments.correlation.programs import make_answer
 from experiments.language_model import check as check_of_language_models
 from experiments.language_model import training
@@ -441,15 +443,15 @@ def test_a_model_is_the_mean_of_its_seeds(run, found):
       0.9 - 0.02 * _ORDER - 0.04 * 14 / 3)
   np.testing.assert_allclose(means['score_near'], near + 0.0025 - 0.03)
   np.testing.assert_allclose(means['score_far'], far + 0.0025 - 0.03)
-  np.testing.assert_allclose(means['score_1'], 0.95 + 0.0025 - 0.03)
+  np.testing.assert_allclose(means[At('score', 1)], 0.95 + 0.0025 - 0.03)
   np.testing.assert_allclose(
       means['nll_beyond'], 2 + _ORDER**2 / 50 + 14 / 3 / 4 + 0.005)
   np.testing.assert_allclose(means['nll'], 2 + _ORDER**2 / 50 + 1 / 4 + 0.005)
   np.testing.assert_allclose(means['chance'], 0.1)
   np.testing.assert_allclose(means['shortcut'], 0.15)
-  np.testing.assert_allclose(means['qa1_shortcut'], 0.25)
+  np.testing.assert_allclose(means[OfTask('qa1', 1, 'shortcut')], 0.25)
   np.testing.assert_allclose(means['shortcut_near'], 0.15 + 0.625 / 200)
-  np.testing.assert_allclose(means['qa1_1.5_strict'],
+  np.testing.assert_allclose(means[OfTask('qa1', 1.5, 'score_strict')],
                              0.84 - 0.02 * _ORDER - 0.11 * (np.arange(20) % 3))
   assert found.left_out == []
 
@@ -461,7 +463,7 @@ def test_seeds_that_are_not_finite_or_not_whole_are_left_out(run):
           for r in rows if (r.arm, r.seed, r.metric, r.experiment) !=
           ('rope_02', 0, 'score', 'qa1')]
   found = points.points(run, rows)
-  assert found.left_out == ['alibi_02, seed 1', 'rope_01, seed 0', 'rope_01, seed 1']
+  assert found.left_out == [('alibi_02', 1), ('rope_01', 0), ('rope_01', 1)]
   assert _names(found) == [m.name for m in run.models if m.name != 'rope_01']
   seeds = {name: sorted(x) for name, x in
            zip(_names(found), found.seeds['score_near'], strict=True)}
@@ -568,6 +570,10 @@ def _partial(x, y, z):
   return np.nan if determined else stats.pearsonr(*left).statistic
 
 
+def _partial_of_ranks(*items):
+  return _partial(*(stats.rankdata(np.round(x, 12)) for x in items))
+
+
 def _ends(statistic, *items):
   """Returns the percentiles 2.5 and 97.5 over 300 resamples, in a plain loop."""
   draws = np.random.default_rng(0).integers(len(items[0]), size=(300, len(items[0])))
@@ -601,13 +607,14 @@ def test_every_cell_of_the_main_table(run, found, used):
       own = x if place else z
       expected.append([
           words, name, source, *(_estimate(r, own, y) for r in (_PEARSON, _SPEARMAN)),
-          _estimate(_partial, x, y, z) if place else '',
+          *(_estimate(r, x, y, z) if place else ''
+            for r in (_partial, _partial_of_ranks)),
           _estimate(functools.partial(_gain, outcome=outcome), x, y, z)
           if place else '', prints[place]])
   assert _cells(table) == expected
   assert list(table.columns) == [
       'outcome', 'predictor', 'models', 'Pearson [95 %]', 'Spearman [95 %]',
-      'partial, given training loss [95 %]',
+      'partial Pearson [95 %]', 'partial Spearman [95 %]',
       'r as claimed − that of training loss [95 %]', 'printed']
   assert table.short == ('outcome', 'predictor', 'models', 'Spearman [95 %]')
   assert table.note == (
@@ -624,7 +631,7 @@ def test_every_cell_of_the_main_table(run, found, used):
 
 def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
   made = lambda low, high: related.Related(
-      *3 * [statistics.Estimate(0.5, 0.4, 0.6)], statistics.Estimate(0.1, low, high))
+      *4 * [statistics.Estimate(0.5, 0.4, 0.6)], statistics.Estimate(0.1, low, high))
   assert made(1e-16, 0.3).better == made(-0.3, -1e-16).better == 0
   assert made(1e-3, 0.3).better == 1 and made(-0.3, -1e-3).better == -1
   assert made(-0.1, 0.3).better == made(np.nan, np.nan).better == 0
@@ -717,6 +724,7 @@ def test_every_cell_of_all_measures(run, used):
       assert r['gain'] == pytest.approx(
           claimed * (sign * _SPEARMAN(x, y) - _SPEARMAN(z, y)))
       assert r['gain_low'] < r['gain'] < r['gain_high']
+      assert r['partial_spearman'] == pytest.approx(_partial_of_ranks(x, y, z))
   first, *_, last = _cells(table)
   assert (first[:2], last[:2]) == (
       ['score up to 2 L', 'training loss'],
@@ -730,7 +738,7 @@ def test_every_cell_by_length(run, used):
   assert [(r['outcome'], r['length']) for r in table.records] == [
       *(('score', n) for n in run.lengths), *(('nll', n) for n in run.nll_lengths)]
   for r, cells in zip(table.records, _cells(table), strict=True):
-    y = used.means[f'{r["outcome"]}_{r["length"]:g}']
+    y = used.means[At(r['outcome'], r['length'])]
     loss, excess = (used.means[x] for x in ('training_cross_entropy', 'symmetric_kl'))
     assert cells[:5] == [
         {'score': 'score', 'nll': 'log perplexity'}[r['outcome']],
@@ -843,8 +851,8 @@ def test_verdicts_are_as_frequent_as_the_plan_says(rng, loss, misalignment, shar
     r = interval(statistics.spearman, x, y), interval(statistics.spearman, z, y)
     among = interval(related._within(gain), x, y, z, kinds.astype(float))
     found.append(answer._verdict(
-        related.Related(none, r[0], none, interval(gain, x, y, z)),
-        related.Related(none, none, none, among), [own.ci_low > 0 for own in r],
+        related.Related(none, r[0], none, none, interval(gain, x, y, z)),
+        related.Related(none, none, none, none, among), [own.ci_low > 0 for own in r],
         (True, True)))
   made = np.mean([text.startswith('misalignment predicts it better') for text in found])
   assert abs(made - share) < (0.14 if share > 0.1 else 0.04)
@@ -853,17 +861,24 @@ def test_verdicts_are_as_frequent_as_the_plan_says(rng, loss, misalignment, shar
 
 def test_dialects_may_turn_the_order_of_models(run, used):
   table = dialects.table(run, used)
-  assert [(r['task'], r['length'], r['dialect']) for r in table.records] == [
-      (task, n, dialect) for task in ('niah_single', 'qa1', 'passkey')
-      for n in run.lengths
-      for dialect in ('lm_eval', 'strict')]
+  every = [(task, n, dialect) for task in ('niah_single', 'qa1', 'passkey')
+           for n in run.lengths for dialect in ('lm_eval', 'strict')]
+  shown = [(r['task'], r['length'], r['dialect']) for r in table.records]
+  # What is not shown has no pair that turns, as pass keys have none.
+  assert shown == [x for x in every if x in shown]
+  assert 20 < len(shown) <= 28 and 'passkey' not in {task for task, *_ in shown}
+  for task, n, dialect in {*every} - {*shown}:
+    official, other = (used.means[OfTask(task, n, x)]
+                       for x in ('score', f'score_{dialect}'))
+    assert not any((official[i] - official[j]) * (other[i] - other[j]) < -1e-12
+                   for i in range(16) for j in range(i))
   for r, cells in zip(table.records, _cells(table), strict=True):
-    official, other = (used.means[f'{r["task"]}_{r["length"]:g}{x}']
-                       for x in ('', f'_{r["dialect"]}'))
+    official, other = (used.means[OfTask(r['task'], r['length'], x)]
+                       for x in ('score', f'score_{r["dialect"]}'))
     pairs = [(i, j) for i in range(16) for j in range(i)]
     turned = sum((official[i] - official[j]) * (other[i] - other[j]) < -1e-12
                  for i, j in pairs)
-    assert r['turned'] == turned
+    assert r['turned'] == turned > 0
     assert cells == [
         r['task'], 'L' if r['length'] == 1 else f'{r["length"]:g} L', r['dialect'],
         f'{official.mean():.3f}', f'{other.mean():.3f}',
@@ -871,7 +886,10 @@ def test_dialects_may_turn_the_order_of_models(run, used):
         str(turned)]
     if np.ptp(official) > 1e-9:
       assert r['spearman'] == pytest.approx(_SPEARMAN(official, other))
-  assert 'of 120 pairs of models' in table.note
+  assert table.note == (
+      f'Of 42 combinations of task, length and dialect, the {len(shown)} in which a '
+      'pair of the 16 models turns. Pairs turned: of 120 pairs, those of which the one '
+      'is better in the official dialect and worse in this one.')
 
 
 def test_what_is_primary_is_what_the_configuration_says(found):
@@ -964,7 +982,7 @@ def test_the_answer_is_what_the_intervals_say(loss, excess, score, says):
 
 def test_each_verdict_is_that_of_its_intervals():
   made = lambda low, high: related.Related(
-      *3 * [statistics.Estimate(0.5, 0.4, 0.6)],
+      *4 * [statistics.Estimate(0.5, 0.4, 0.6)],
       statistics.Estimate((low + high) / 2, low, high))
   of = lambda one, other, *predict, alike=(True, True): answer._verdict(
       made(*one), made(*other), predict or (True, True), alike)
@@ -1000,7 +1018,7 @@ def test_each_verdict_is_that_of_its_intervals():
 def test_a_predictor_predicts_if_r_is_surely_in_the_direction_that_is_claimed():
   made = lambda low, high: related.Related(
       statistics.Estimate(9, 9, 9), statistics.Estimate(0, low, high),
-      *2 * [statistics.Estimate(9, 9, 9)])
+      *3 * [statistics.Estimate(9, 9, 9)])
   run = _run()
   for low, high, sign, known in ((0.1, 0.5, 1, True), (-0.1, 0.5, 1, False),
                                  (-0.5, -0.1, -1, True), (-0.5, 0.1, -1, False),
@@ -1025,7 +1043,20 @@ def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
 
   some = [r for r in _rows(run) if r.arm not in ('rope_01', 'alibi_01_term')]
   assert first(None, some) == (
-      'No verdict: 18 of 20 models have results, and it is about all of them.')
+      'No verdict: 36 of 40 seeds of 20 models have results, and it is about all of '
+      'them.')
+  # A model with one seed of two is not done.
+  for left in (0, 1):
+    some = [r for r in _rows(run) if r.seed == left or r.arm == 'alibi_01']
+    assert first(None, some).startswith('No verdict: 21 of 40 seeds of 20 models have ')
+  alone = run._replace(num_seeds=1)
+  some = [r for r in _rows(run) if r.arm != 'rope_01' and r.seed == 0]
+  assert answer.answer(alone, points.points(alone, some))[0] == (
+      'No verdict: 19 of 20 models have results, and it is about all of them.')
+  # Seeds beyond the plan count for no other.
+  more = [r for r in _rows(run) if r.arm != 'rope_01']
+  assert answer.answer(alone, points.points(alone, more))[0].startswith(
+      'No verdict: 19 of 20 models')
   # A seed with a value that is not finite has been run.
   lost = [r._replace(value=np.inf) if (r.arm, r.metric) == ('rope_01', 'nll') else r
           for r in _rows(run)]
@@ -1052,7 +1083,8 @@ def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
   assert first(lambda i, n: 0.95 if n == 1 else 0.6 + 0.012 * _ORDER[i]).startswith(
       'Score up to 2 L over 16 models')
   assert answer.answer(run, points.points(run, [])) == [
-      'No verdict: 0 of 20 models have results, and it is about all of them.',
+      'No verdict: 0 of 40 seeds of 20 models have results, and it is about all of '
+      'them.',
       answer._of_paper(run)]
 
 
@@ -1062,12 +1094,12 @@ def test_the_answer_says_what_models_have_learned(run):
   count = sum(not m.weight for m in run.models[3:])
   used = points.compared(run, made)
   assert len(used.models) == count < 16
-  mean = {f: used.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
+  mean = {f: used.means[f].mean() for f in (At('score', 1), 'score_near', 'score_far')}
   assert answer.answer(run, made)[1] == (
       f'{count} of 16 models without the misalignment term have learned each task that '
       'counts, niah_single and qa1: at L, the length of their training, their scores '
       'lie at least halfway from those of shortcuts to 1. Mean score of these: '
-      f'{mean["score_1"]:.3f} at L, '
+      f'{mean[At("score", 1)]:.3f} at L, '
       f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
       'shortcuts have 0.150 at L and 0.153 up to 2 L.')
   # Two diverged, and one of the term, which is not counted here.
@@ -1138,9 +1170,12 @@ def test_every_cell_of_what_the_term_changes(run):
   places = {m.name: i for i, m in enumerate(run.models)}
   with_it, without = ([places[name] for name in names] for names in zip(
       *run.pairs, strict=True))
-  values = {**found.means,
-            'carried': found.means['score_near'] - found.means['score_1'],
-            'all_pairs': found.means['score_near']}
+  means = found.means
+  values = {**means, 'carried': means['score_near'] - means[At('score', 1)],
+            'all_pairs': means['score_near'],
+            **{f'{task}_near': means[OfTask(task, 'near')] for task in run.tasks},
+            **{f'score_{n:g}': means[At('score', n)] for n in run.lengths},
+            **{f'nll_{n:g}': means[At('nll', n)] for n in run.nll_lengths}}
   words = {'carried': 'score up to 2 L less that at L', 'score_1': 'score at L',
            'symmetric_kl': 'symmetric KL at L', 'nll_2': 'log perplexity at 2 L',
            'score_1.25': 'score at 1.25 L', 'score_near': 'score up to 2 L',
@@ -1177,7 +1212,7 @@ def test_seeds_that_one_model_of_a_pair_lacks_are_in_no_difference(run):
   rows = [r._replace(value=r.value + 9 * (r.metric == 'nll' and r.seed == 1))
           for r in _rows(run) if (r.arm, r.seed) != ('alibi_01_term', 1)]
   found = points.points(run, rows)
-  changed = term.changed(run, found, 0.1, 'nll_2')
+  changed = term.changed(run, found, 0.1, At('nll', 2))
   assert len(changed.treated) == 4
   assert abs(changed.treated - changed.control).max() < 8.5
   rows = [r for r in rows if (r.arm, r.seed) != ('alibi_01', 0)]
@@ -1235,7 +1270,7 @@ def test_the_answer_says_what_the_term_changes(run):
       n == 1 and run.models[i].name == 'alibi_01') - 0.1 * (
           n == 1 and run.models[i].name == 'rope_01')))
   assert ', 3 of 4 pairs of models, those' in term.sentence(run, both)
-  at = term.changed(run, both, 0.1, 'score_1').test
+  at = term.changed(run, both, 0.1, At('score', 1)).test
   of_all = term.changed(run, both, 0.1, 'score_near', None).test
   by = lambda test: (f'{test.mean_difference:+.3f} [95 %: {test.ci_low:+.3f}, '
                      f'{test.ci_high:+.3f}]').replace('-', '−')
@@ -1257,7 +1292,7 @@ def test_scores_are_told_for_each_task(run, found):
   for r, chance, shortcut in zip(
       table.records, (0, 0.2, 0.4), (0.05, 0.25, 0.4), strict=True):
     for n in run.lengths:
-      own = found.means[f'{r["task"]}_{n:g}'][plain]
+      own = found.means[OfTask(r['task'], n)][plain]
       assert (r[f'mean_{n:g}'], r[f'least_{n:g}'], r[f'most_{n:g}']) == pytest.approx(
           (own.mean(), own.min(), own.max()))
     assert (r['chance'], r['shortcut']) == pytest.approx((chance, shortcut))
@@ -1270,7 +1305,7 @@ def test_scores_are_told_for_each_task(run, found):
   cells = shown(table, 'qa1')
   assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '1.25 L',
                          '1.5 L', '1.75 L', '2 L', '4 L', '8 L']
-  own = found.means['qa1_1.5'][plain]
+  own = found.means[OfTask('qa1', 1.5)][plain]
   assert cells['1.5 L'] == f'{own.mean():.3f} ({own.min():.3f} to {own.max():.3f})'
   assert table.note.startswith('Mean over the 16 models without the term, from the ')
 
@@ -1360,10 +1395,10 @@ def test_the_figure_of_the_term_has_the_means_over_pairs(run):
                         strict=True):
     places = [names.index(name) for name in own]
     np.testing.assert_allclose(lines[label], np.stack([run.lengths, [
-        found.means[f'score_{n:g}'][places].mean() for n in run.lengths]], axis=1))
+        found.means[At('score', n)][places].mean() for n in run.lengths]], axis=1))
   assert lines['shortcut'][:, 1] == pytest.approx(0.15)
   difference, zero = paired.lines
-  tests = [term.changed(run, found, 0.1, f'score_{n:g}').test for n in run.lengths]
+  tests = [term.changed(run, found, 0.1, At('score', n)).test for n in run.lengths]
   np.testing.assert_allclose(difference.get_ydata(), [
       test.mean_difference for test in tests])
   assert [*difference.get_xdata()] == [*run.lengths] and not any(zero.get_ydata())
@@ -1422,6 +1457,8 @@ def test_a_run_leaves_what_it_says(whole):
   folder, said = whole
   assert 'No verdict: 0 models that learned each task' in said
   assert f'Open {folder}/index.html' in said
+  inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
+  assert f'/text.jsonl: 240 documents, {inputs["tokens"]:,} tokens.\n' in said
   for name in ('table_1', 'models', 'tasks', 'term'):
     assert (folder / f'tables/{name}.md').stat().st_size
   assert (folder / 'figures/paper.png').read_bytes()[:4] == b'\x89PNG'
@@ -1479,10 +1516,15 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
 @pytest.mark.slow
 def test_models_of_two_folders_are_joined_to_the_run_of_one(whole, tmp_path, text):
   folders = [tmp_path / name for name in ('first', 'second', 'all')]
-  for folder, chosen in (folders[0], "'layer_norm','rope'"), (
-      folders[1], "'alibi_short','rope_term'"):
-    done = _done(f'--workdir={folder}', *text, f'--config.run_models=({chosen})')
+  for folder, *chosen in (folders[0], 'rope', 'layer_norm'), (
+      folders[1], 'alibi_short', 'rope_term'):
+    done = _done(f'--workdir={folder}', *text, f'--config.run_models={(*chosen,)}')
     assert done.returncode == 0, done.stderr
+    # They are run in the order of the command, and their rows are in that of the names.
+    lines = (folder / 'evaluations.jsonl').read_text().splitlines()
+    assert [*dict.fromkeys(json.loads(x)['arm'] for x in lines)] == chosen
+    rows = results.read_rows(folder / 'results.csv')
+    assert [*dict.fromkeys(r.arm for r in rows)] == sorted(chosen)
   join = [sys.executable, '-m', 'experiments.join', f'--workdir={folders[2]}',
           *map(str, folders[:2])]
   done = subprocess.run(join, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -1520,13 +1562,44 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
   made = report.write(tmp_path)
   assert made.missing == 'The run is not finished: alibi_02 has 1 of 2 seeds.'
   assert made.title.startswith('Does misalignment tell which models generalize')
-  assert [table.name for table in made.tables] == [
-      'table_1', 'models', 'tasks', 'measures', 'by_length', 'groups', 'dialects',
-      'term']
+  names = ['table_1', 'models', 'tasks', 'measures', 'by_length', 'groups', 'dialects',
+           'term']
+  assert [table.name for table in made.tables] == names
   assert len(made.figures) == 6
+  # There is no verdict, nor one on the term, before the run is finished.
   assert made.answer == answer.answer(run, points.points(run, rows))
-  assert len(made.answer) == 6 and made.answer[0].startswith(
-      'Score up to 2 L over 16 models: ')
+  assert [said.partition(':')[0] for said in made.answer] == [
+      'No verdict', made.answer[1].partition(':')[0],
+      "The paper's seven rows, recomputed"]
+  assert made.answer[0] == (
+      'No verdict: 39 of 40 seeds of 20 models have results, and it is about all of '
+      'them.')
+  assert made.answer[1].startswith('16 of 16 models without the misalignment term')
+  part = '. Not finished: 39 of 40 seeds of 20 models, not a random part'
+  assert all(table.title.endswith(part) for table in made.tables)
+  assert len(answer.answer(run, points.points(run, _rows(run)))) == 6
+
+
+def test_what_is_made_before_the_end_says_of_which_models(run):
+  rows = [r for r in _rows(run) if not r.arm.startswith('rope') and (
+      r.arm.startswith('low') or not r.arm.endswith('_term'))]
+  part = '26 of 40 seeds of 20 models, not a random part, none with RoPE 10,000'
+  found = points.points(run, rows)
+  assert [table.title.partition('. ')[2] for table in tables.make(run, found)] == (
+      8 * [f'Not finished: {part}'])
+  assert setup_of(figures.make(run, found)['correlations']).endswith(
+      f' = 112 or 128 tokens; not finished: {part}')
+  # With no partner, there is no pair, and no table of pairs.
+  rows = [r for r in rows if not r.arm.endswith('_term') and r.arm.startswith('low')]
+  made = tables.make(run, points.points(run, rows))
+  assert 'term' not in [table.name for table in made]
+  assert made[0].title.endswith('8 of 40 seeds of 20 models, not a random part, none '
+                                'with ALiBi or RoPE 1,000,000 or RoPE 10,000')
+  alone = run._replace(num_seeds=1)
+  assert unfinished.part(alone, points.points(alone, rows)).startswith('4 of 20 models')
+  whole = points.points(run, _rows(run))
+  assert unfinished.part(run, whole) == ''
+  assert not any('finished' in table.title for table in tables.make(run, whole))
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -388,7 +388,7 @@ RUN_BY = {
     'experiments.long_context.ranking runs/ruler runs/other_ruler '
     '--output=runs/ranking':
         'test_ranking.py::test_the_command_prints_and_writes_its_table_without_jax',
-    'experiments.long_context.training_text --folder=runs/tasks':
+    'experiments.long_context.training_text --folder=runs/tasks --documents=150000':
         'test_training_text.py::test_a_model_is_trained_on_it_and_asked',
     'experiments.measure --checkpoint=DIR --text=FILE':
         'test_measure.py::test_a_real_model_shows_what_is_known_of_it',

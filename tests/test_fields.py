@@ -12,7 +12,7 @@ import pytest
 
 from experiments.correlation import check as correlation
 from experiments.counting import run as counting
-from experiments.harness import fields
+from experiments.harness import fields, parts
 from experiments.harness.fields import (
     flag,
     group,
@@ -181,6 +181,13 @@ def test_no_field_has_the_name_of_a_method():
         config.to_dict()) for key in path if isinstance(key, jax.tree_util.DictKey)}
     assert len(names) > 3, file
     assert not names & {*dir(ml_collections.ConfigDict)}, (file, variant)
+
+
+def test_chosen_parts_are_in_the_order_of_the_user():
+  assert parts.chosen('run', ('c', 'a', 'c'), ['a', 'b', 'c']) == ('c', 'a')
+  assert parts.chosen('run', (), ['b', 'a']) == ('b', 'a')
+  with pytest.raises(ValueError, match=r'^config\.run must be one or .* a, b: c, d$'):
+    parts.chosen('run', ('a', 'c', 'd'), ['a', 'b'])
 
 
 @pytest.mark.parametrize('file, check, prefix', [

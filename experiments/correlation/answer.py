@@ -5,7 +5,9 @@ import math
 
 from experiments.correlation import term
 from experiments.correlation.points import (
+    At,
     compared,
+    OUTCOME_METRICS,
     OUTCOMES,
     outcomes,
     Points,
@@ -22,6 +24,7 @@ from experiments.correlation.related import (
     within,
 )
 from experiments.correlation.tables import published
+from experiments.correlation.unfinished import how_many
 from vvlen.reporting.numbers import counted, interval_words, number
 
 FEWEST = 12  # models, for a verdict
@@ -35,9 +38,9 @@ ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 def answer(run: Run, points: Points) -> list[str]:
   """Says whether misalignment predicts the outcomes better than training loss does.
 
-  There is no verdict before all models have results, for fewer models than `FEWEST`, or
-  if their scores up to 2 L are near those of shortcuts or hardly differ. What is found
-  over all models counts if it is found among models that are alike too.
+  There is no verdict before all seeds of all models have results, for fewer models than
+  `FEWEST`, or if their scores up to 2 L are near those of shortcuts or hardly differ.
+  What is found over all models counts if it is found among models that are alike too.
 
   Args:
     run: what was run.
@@ -48,21 +51,14 @@ def answer(run: Run, points: Points) -> list[str]:
     has results.
   """
   used = compared(run, points)
-  unfinished = _unfinished(run, points)
-  reason = unfinished or _no_verdict(used)
+  count = how_many(run, points)
+  reason = (f'{count} have results, and it is about all of them' if count
+            else _no_verdict(used))
   said = [f'No verdict: {reason}.'] if reason else [
       _of_outcome(run, used, outcome) for outcome in outcomes(run)]
   trained = [_of_training(run, points)] if without_term(points).models else []
-  of_term = [] if unfinished else [term.sentence(run, points)]
+  of_term = [] if count else [term.sentence(run, points)]
   return [*said[:1], *trained, *said[1:], *filter(None, of_term), _of_paper(run)]
-
-
-def _unfinished(run: Run, points: Points) -> str:
-  """Returns how many models have results, '' if all have."""
-  count = len({model.name for model in points.models} | _not_finite(points))
-  return '' if count == len(run.models) else (
-      f'{count} of {counted(len(run.models), "model")} have results, and it is about '
-      'all of them')
 
 
 def _no_verdict(used: Points) -> str:
@@ -95,7 +91,7 @@ def _of_training(run: Run, points: Points) -> str:
       'without the misalignment term have learned each task that counts, '
       f'{" and ".join(run.counting)}: at L, the length of their training, their scores '
       f'lie at least halfway from those of shortcuts to 1.{left_out} Mean score of '
-      f'{"these" if used.models else "all"}: {mean("score_1")} at L, '
+      f'{"these" if used.models else "all"}: {mean(At("score", 1))} at L, '
       f'{mean("score_near")} up to 2 L, '
       f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '
       f'{mean("shortcut_near")} up to 2 L.')
@@ -109,13 +105,14 @@ def _lost(run: Run, points: Points) -> int:
 
 def _not_finite(points: Points) -> set[str]:
   """Returns the names of models of which a seed has a value that is not finite."""
-  return {seed.partition(',')[0] for seed in points.left_out}
+  return {own.model for own in points.left_out}
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   """Says how well misalignment and training loss predict an outcome."""
   alike = with_others(points)
-  names, signs = (run.measure, TRAINING_LOSS), signs_of(run.measure, outcome)
+  names = run.measure, TRAINING_LOSS
+  signs = signs_of(run.measure, OUTCOME_METRICS[outcome])
   misalignment, loss = (ours(run, points, name, outcome) for name in names)
   found_within, loss_within = (within(run, alike, name, outcome) for name in names)
   predicts, alike_predicts = (

@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 import numpy as np
 
-from experiments.correlation import paper, term
+from experiments.correlation import paper, term, unfinished
 from experiments.correlation.comparison import CORRELATION_WORDS
 from experiments.correlation.points import (
+    At,
     compared,
     OUTCOMES,
     outcomes,
@@ -42,15 +43,22 @@ class Panel(NamedTuple):
 def make(run: Run, points: Points) -> dict[str, Figure]:
   """Returns {name of the file: figure}."""
   made, used = {'paper': of_paper(run)}, compared(run, points)
+  part = unfinished.part(run, points)
   if used.models:
-    made = {'correlations': of_models(run, used)} | made
+    made = {'correlations': of_models(run, used, part)} | made
   if term.pairs(run, points, term.PRIMARY):
-    made['term'] = of_term(run, points)
+    made['term'] = of_term(run, points, part)
   return made
 
 
-def of_models(run: Run, points: Points) -> Figure:
-  """Draws the outcomes of the models against training loss and misalignment."""
+def of_models(run: Run, points: Points, part: str = '') -> Figure:
+  """Draws the outcomes of the models against training loss and misalignment.
+
+  Args:
+    run: what was run.
+    points: the models to draw.
+    part: which part of the models has results, if not all have; for the title.
+  """
   predictors = {TRAINING_LOSS: 'training loss, nats',
                 run.measure: f'{PREDICTORS[run.measure]} at L'}
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
@@ -73,7 +81,8 @@ def of_models(run: Run, points: Points) -> Figure:
       'against training loss and misalignment, a point for each model that learned '
       'each task that counts without the misalignment term, by its positions and L'
       f'{numbered}. {_words_of_r(run)} over models, with its bootstrap interval.',
-      f'{run.words}, trained at L = {" or ".join(map(str, lengths))} tokens')
+      _setup(f'{run.words}, trained at L = {" or ".join(map(str, lengths))} tokens',
+             part))
   axes = figure.axes
   for one, (predictor, _) in zip(axes, panels, strict=True):
     if predictor in _DIVERGENCES and (points.means[predictor] > 0).all():
@@ -94,9 +103,19 @@ def _words_of_r(run: Run) -> str:
   return f"r: {CORRELATION_WORDS[run.correlation]}'s correlation"
 
 
-def of_term(run: Run, points: Points) -> Figure:
-  """Draws the mean score by length over pairs of models, and their difference."""
-  found = [term.changed(run, points, term.PRIMARY, f'score_{n:g}') for n in run.lengths]
+def _setup(words: str, part: str) -> str:
+  return f'{words}; not finished: {part}' if part else words
+
+
+def of_term(run: Run, points: Points, part: str = '') -> Figure:
+  """Draws the mean score by length over pairs of models, and their difference.
+
+  Args:
+    run: what was run.
+    points: the models that have results.
+    part: as in `of_models`.
+  """
+  found = [term.changed(run, points, term.PRIMARY, At('score', n)) for n in run.lengths]
   count = len(found[0].treated)
   figure = plots.new(
       2.6, 'Score by length of the prompt, with and without the misalignment term',
@@ -105,7 +124,7 @@ def of_term(run: Run, points: Points) -> Figure:
       f'difference of each pair: means over {counted(count, "pair")} of models that '
       'both learned each task that counts, with 95 % intervals; dotted: the score at '
       'L of an answer that takes a fitting word of the context, whatever is asked.',
-      run.words)
+      _setup(run.words, part))
   axes, paired = figure.subplots(1, 2)
   for place, (name, label) in enumerate((
       ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):

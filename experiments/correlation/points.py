@@ -41,6 +41,8 @@ PREDICTORS = {
 }
 OUTCOMES = {'score_near': 'score up to 2 L', 'score_far': 'score from 2 L on',
             'nll_beyond': 'log perplexity beyond L'}
+# Outcome -> what it is a mean of.
+OUTCOME_METRICS = {'score_near': 'score', 'score_far': 'score', 'nll_beyond': 'nll'}
 # Dialect of the scorers -> name of its metric.
 METRICS = {'official': 'score', 'lm_eval': 'score_lm_eval', 'strict': 'score_strict'}
 CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
@@ -60,6 +62,36 @@ class Model(NamedTuple):
   def tokens(self, multiple: float) -> int:
     """Returns a multiple of L in tokens."""
     return round(multiple * self.length)
+
+
+class At(NamedTuple):
+  """A field of `Points`: the score, or log perplexity, at a length."""
+
+  metric: str  # 'score' or 'nll'
+  n: float  # in units of L
+
+
+class OfTask(NamedTuple):
+  """A field of `Points`: a number of a task."""
+
+  task: str
+  at: float | str  # n, in units of L; or 'near', the mean over lengths as score_near
+  metric: str = 'score'  # or that of another dialect, chance or shortcut
+
+
+Field = str | At | OfTask
+
+
+class ModelSeed(NamedTuple):
+  """A seed of a model."""
+
+  model: str
+  seed: int
+
+  @property
+  def words(self) -> str:
+    """Returns it in words."""
+    return f'{self.model}, seed {self.seed}'
 
 
 class Run(NamedTuple):
@@ -90,23 +122,22 @@ class Run(NamedTuple):
     """Returns the lengths of the benchmark from 2 L on."""
     return tuple(n for n in self.lengths if n >= 2)
 
-  def lengths_of(self, outcome: str) -> tuple[float, ...]:
-    """Returns the lengths at which what an outcome is the mean of is measured."""
-    return self.lengths if outcome.startswith('score') else self.nll_lengths
+  def lengths_of(self, metric: str) -> tuple[float, ...]:
+    """Returns the lengths at which 'score' or 'nll' is measured."""
+    return self.lengths if metric == 'score' else self.nll_lengths
 
 
 class Points(NamedTuple):
   """The models that have results: M of them."""
 
   models: tuple[Model, ...]
-  # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES; score_n and nll_n
-  # for each length, n times L; TASK_n, the score of a task, and with a suffix _lm_eval
-  # or _strict that of another dialect; chance, shortcut, TASK_chance and TASK_shortcut,
-  # at L; shortcut_near and TASK_near, means over lengths as score_near.
-  means: Mapping[str, np.ndarray]
+  # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES; chance and
+  # shortcut, at L; shortcut_near, a mean over lengths as score_near; and those of the
+  # types `At` and `OfTask`.
+  means: Mapping[Field, np.ndarray]
   # field -> values of each model by seed
-  seeds: Mapping[str, list[dict[int, float]]]
-  left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
+  seeds: Mapping[Field, list[dict[int, float]]]
+  left_out: Sequence[ModelSeed]  # those with a value that is not finite
 
   def only(self, kept: Sequence[bool] | np.ndarray) -> 'Points':
     """Returns some of the models, [M] True for those that are kept."""
@@ -129,7 +160,8 @@ def learned(run: Run, points: Points, task: str = '') -> np.ndarray:
     return np.zeros(0, bool)
   of = points.means
   return np.all([
-      of[f'{x}_1'] >= (1 + np.maximum(of[f'{x}_shortcut'], of[f'{x}_chance'])) / 2
+      of[OfTask(x, 1)] >= (1 + np.maximum(
+          of[OfTask(x, 1, 'shortcut')], of[OfTask(x, 1, 'chance')])) / 2
       for x in tasks], axis=0)
 
 
@@ -213,7 +245,7 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
     fields = _fields(run, model, known)
     seeds = sorted(set.intersection(*map(set, fields.values())))
     bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
-    left_out += [f'{model.name}, seed {s}' for s in bad]
+    left_out += [ModelSeed(model.name, s) for s in bad]
     seeds = [s for s in seeds if s not in bad]
     if seeds:
       present.append(model)
@@ -229,7 +261,7 @@ _BySeed = dict[int, float]
 _Known = Mapping[str, Mapping[tuple[str, str, int | None], _BySeed]]
 
 
-def _fields(run: Run, model: Model, known: _Known) -> dict[str, _BySeed]:
+def _fields(run: Run, model: Model, known: _Known) -> dict[Field, _BySeed]:
   """Returns {field of `Points`: values by seed} of a model.
 
   Args:
@@ -241,24 +273,25 @@ def _fields(run: Run, model: Model, known: _Known) -> dict[str, _BySeed]:
     length = None if n is None else model.tokens(n)
     return known[experiment].get((model.name, metric, length), {})
 
-  fields = {name: of(EXPERIMENT, name, None if name == TRAINING_LOSS else 1.0)
-            for name in PREDICTORS}
-  fields |= {f'nll_{n:g}': of(EXPERIMENT, 'nll', n) for n in run.nll_lengths}
+  fields: dict[Field, _BySeed] = {
+      name: of(EXPERIMENT, name, None if name == TRAINING_LOSS else 1.0)
+      for name in PREDICTORS}
+  fields |= {At('nll', n): of(EXPERIMENT, 'nll', n) for n in run.nll_lengths}
   for n in run.lengths:
-    fields |= {f'{task}_{n:g}{metric.removeprefix("score")}': of(task, metric, n)
+    fields |= {OfTask(task, n, metric): of(task, metric, n)
                for task in run.tasks for metric in METRICS.values()}
-    fields[f'score_{n:g}'] = _mean([of(task, 'score', n) for task in run.counting])
+    fields[At('score', n)] = _mean([of(task, 'score', n) for task in run.counting])
   for guess in ('chance', 'shortcut'):
-    fields |= {f'{task}_{guess}': of(task, guess) for task in run.tasks}
+    fields |= {OfTask(task, 1, guess): of(task, guess) for task in run.tasks}
     fields[guess] = _mean([of(task, guess) for task in run.counting])
-  fields |= {f'{task}_near': _mean([of(task, 'score', n) for n in run.near])
+  fields |= {OfTask(task, 'near'): _mean([of(task, 'score', n) for n in run.near])
              for task in run.tasks}
   fields['shortcut_near'] = _mean(
       [of(task, 'shortcut', n) for task in run.counting for n in run.near])
   for outcome, lengths in (('score_near', run.near), ('score_far', run.far),
                            ('nll_beyond', [n for n in run.nll_lengths if n > 1])):
-    of_what = outcome.partition('_')[0]
-    fields[outcome] = _mean([fields[f'{of_what}_{n:g}'] for n in lengths])
+    metric = OUTCOME_METRICS[outcome]
+    fields[outcome] = _mean([fields[At(metric, n)] for n in lengths])
   return fields
 
 

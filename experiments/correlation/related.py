@@ -21,9 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.correlation.points import (
+    At,
     CORRELATIONS,
     LEAST,
     Model,
+    OUTCOME_METRICS,
     Points,
     Run,
     TRAINING_LOSS,
@@ -44,6 +46,7 @@ class Related(NamedTuple):
   pearson: Estimate
   spearman: Estimate
   partial: Estimate  # Pearson's, given training loss; nan of training loss itself
+  partial_spearman: Estimate  # the same of ranks
   gain: Estimate  # nan of training loss itself
 
   @property
@@ -71,7 +74,7 @@ def relate(
     `Related`; everything is nan for fewer than `LEAST` models.
   """
   if len(outcome) < LEAST:
-    return Related(_NONE, _NONE, _NONE, _NONE)
+    return Related(*5 * [_NONE])
 
   def estimate(statistic: _Statistic, *items: np.ndarray) -> Estimate:
     statistic = _of_rounded(statistic)
@@ -85,31 +88,43 @@ def relate(
   return Related(
       estimate(pearson, *both), estimate(spearman, *both),
       _NONE if alone else estimate(partial, *both, training_loss),
+      _NONE if alone else estimate(_partial_of_ranks, *both, training_loss),
       _NONE if alone else estimate(
           gain(CORRELATIONS[run.correlation], signs), *both, training_loss))
 
 
-def signs_of(predictor: str, outcome: str) -> tuple[float, float]:
+def signs_of(predictor: str, metric: str) -> tuple[float, float]:
   """Returns the signs of r that are claimed, of a predictor and of training loss.
 
   Args:
     predictor: a key of `points.PREDICTORS`, or 'misalignment'.
-    outcome: a key of `points.OUTCOMES`, or a field that is named alike: log
-      perplexity, whose name begins with nll, or a score.
+    metric: what the outcome is, 'score' or 'nll'.
   """
-  of_loss = 1.0 if outcome.startswith('nll') else -1.0
+  of_loss = 1.0 if metric == 'nll' else -1.0
   # Agreement is the only measure that falls with misalignment.
   return (-of_loss if predictor == 'top1_agreement' else of_loss), of_loss
 
 
-def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
-  """Returns the correlations of a predictor with a field such as 'score_near'."""
+def metric_of(outcome: str | At) -> str:
+  """Returns what an outcome is: 'score' or 'nll'."""
+  return outcome.metric if isinstance(outcome, At) else OUTCOME_METRICS[outcome]
+
+
+def ours(run: Run, points: Points, predictor: str, outcome: str | At) -> Related:
+  """Returns the correlations of a predictor with an outcome.
+
+  Args:
+    run: as in `relate`.
+    points: the models.
+    predictor: a key of `points.PREDICTORS`.
+    outcome: a key of `points.OUTCOMES`, or score or log perplexity at a length.
+  """
   means = points.means
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
-                signs_of(predictor, outcome))
+                signs_of(predictor, metric_of(outcome)))
 
 
-def within(run: Run, points: Points, predictor: str, outcome: str) -> Related:
+def within(run: Run, points: Points, predictor: str, outcome: str | At) -> Related:
   """Returns correlations as `ours` among models with the same positions and L.
 
   Args:
@@ -121,7 +136,7 @@ def within(run: Run, points: Points, predictor: str, outcome: str) -> Related:
   means, names = points.means, [_kind(model) for model in points.models]
   kinds = np.array([names.index(name) for name in names], float)
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
-                signs_of(predictor, outcome), kinds)
+                signs_of(predictor, metric_of(outcome)), kinds)
 
 
 def with_others(points: Points) -> Points:
@@ -144,6 +159,13 @@ def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
   """
   own, of_loss = signs
   return lambda x, y, z: own * correlation(x, y) - of_loss * correlation(z, y)
+
+
+def _partial_of_ranks(*values: np.ndarray) -> np.ndarray:
+  """Returns the partial correlation of the ranks of x and y given those of z."""
+  from scipy import stats  # takes half a second, and is needed here alone
+
+  return partial(*(stats.rankdata(x, axis=-1) for x in values))
 
 
 def _of_rounded(statistic: _Statistic) -> _Statistic:

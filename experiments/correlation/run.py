@@ -40,6 +40,8 @@ def main(config: Any, workdir: str) -> None:
   check.check(config)
   mesh = seed_devices(config.train)
   text = _read_text(config)
+  print(f'{config.text.path}: {text.facts["documents"]:,} documents, '
+        f'{text.facts["tokens"]:,} tokens.')
   together.check_text(text, mesh)
   names = list(config.models)
   now = parts.chosen('run_models', config.run_models, names)
@@ -74,7 +76,8 @@ def _read_text(config: Any) -> Text:
     if not epath.Path(path).exists():
       raise FileNotFoundError(
           f'{path}: no such file. The text and its tokenizer are written by '
-          'python -m experiments.long_context.training_text --folder=runs/tasks')
+          'python -m experiments.long_context.training_text --folder=runs/tasks '
+          '--documents=150000')
   longest = max(config.models, key=lambda name: config.models[name].length)
   own = models.own_config(config, longest)
   with own.unlocked():

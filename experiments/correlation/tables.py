@@ -9,11 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from experiments.correlation import comparison, dialects, groups, paper, term
+from experiments.correlation import (
+  comparison,
+  dialects,
+  groups,
+  paper,
+  term,
+  unfinished,
+)
 from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
+  At,
   compared,
+  Field,
   learned,
+  OfTask,
+  OUTCOME_METRICS,
   OUTCOMES,
   outcomes,
   Points,
@@ -43,7 +54,10 @@ _GUESSES = ('Chance: of a guess without the context, where the answer is one of 
 
 
 def make(run: Run, points: Points) -> list[Table]:
-  """Returns all tables of a run, the main one first."""
+  """Returns all tables of a run, the main one first.
+
+  The title of each says which part of the models has results, unless all have.
+  """
   used = compared(run, points)
   made = [table_1(run, points), models(run, points)]
   if without_term(points).models:
@@ -51,7 +65,12 @@ def make(run: Run, points: Points) -> list[Table]:
   if used.models:
     made += [measures(run, used), by_length(run, used), groups.table(run, points),
              dialects.table(run, used)]
-  return made + [term.table(run, points)] * bool(run.pairs)
+  if term.has_results(run, points):
+    made.append(term.table(run, points))
+  part = unfinished.part(run, points)
+  return [
+      table._replace(title=f'{table.title}. Not finished: {part}') if part else table
+      for table in made]
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
@@ -103,10 +122,11 @@ def table_1(run: Run, points: Points) -> Table:
       f'Primary: our row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
       f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
       'better. All other intervals are secondary and not corrected for being many. '
-      "Partial: Pearson's of what regressions on training loss leave. With few models "
-      "the intervals are too narrow: of normals, Pearson's cover r = 0.7 in 89 % of "
-      'samples of 7. Training loss: cross-entropy of the last tenth of the '
-      'steps, without the misalignment term. Printed: as the paper has it.'
+      'Partial: of what regressions on training loss leave, of values or of their '
+      "ranks. With few models the intervals are too narrow: of normals, Pearson's "
+      'cover r = 0.7 in 89 % of samples of 7. Training loss: cross-entropy of the last '
+      'tenth of the steps, without the misalignment term. Printed: as the paper has '
+      'it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
                note, short=('outcome', 'predictor', 'models',
@@ -131,7 +151,7 @@ def _columns() -> dict[str, CellText]:
 
 def _left_out(points: Points) -> str:
   """Returns a sentence that names the seeds that are left out, '' if none are."""
-  out = '; '.join(points.left_out)
+  out = '; '.join(own.words for own in points.left_out)
   return f' Not finite, and left out: {out}.' if out else ''
 
 
@@ -157,10 +177,10 @@ def measures(run: Run, points: Points) -> Table:
 def by_length(run: Run, points: Points) -> Table:
   """Makes the table of scores and log perplexity at each length, a row for each."""
   words = {'score': 'score', 'nll': 'log perplexity'}
-  first = run.outcome.partition('_')[0]
+  first = OUTCOME_METRICS[run.outcome]
   records = [
-      {'outcome': name, 'length': n, **_mean(points.means[f'{name}_{n:g}']),
-       **comparison.both(run, points, f'{name}_{n:g}')}
+      {'outcome': name, 'length': n, **_mean(points.means[At(name, n)]),
+       **comparison.both(run, points, At(name, n))}
       for name in sorted(words, key=lambda name: name != first)
       for n in run.lengths_of(name)]
   columns: dict[str, CellText] = {
@@ -184,12 +204,12 @@ def tasks(run: Run, points: Points) -> Table:
   records: list[dict[str, Any]] = []
   for task in run.tasks:
     record = {'task': task,
-              **{guess: float(plain.means[f'{task}_{guess}'].mean())
+              **{guess: float(plain.means[OfTask(task, 1, guess)].mean())
                  for guess in ('chance', 'shortcut')},
               'learned': int(learned(run, plain, task).sum())}
     for n in run.lengths:
       record |= {f'{name}_{n:g}': value
-                 for name, value in _mean(plain.means[f'{task}_{n:g}']).items()}
+                 for name, value in _mean(plain.means[OfTask(task, n)]).items()}
     records.append(record)
   score = lambda n: lambda r: (f'{number(r[f"mean_{n:g}"], ".3f")} '
                                f'({number(r[f"least_{n:g}"], ".3f")} to '
@@ -214,10 +234,15 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 def models(run: Run, points: Points) -> Table:
   """Makes the table of models, a row for each, with intervals over seeds."""
-  fields = {TRAINING_LOSS: 'training loss', run.measure: PREDICTORS[run.measure],
-            'nll_1': 'log perplexity at L', 'nll_beyond': 'beyond L',
-            'score_1': 'score at L', 'score_near': 'up to 2 L',
-            'score_far': 'from 2 L on'}
+  # Name in the CSV -> field, header.
+  fields: dict[str, tuple[Field, str]] = {
+      TRAINING_LOSS: (TRAINING_LOSS, 'training loss'),
+      run.measure: (run.measure, PREDICTORS[run.measure]),
+      'nll_1': (At('nll', 1), 'log perplexity at L'),
+      'nll_beyond': ('nll_beyond', 'beyond L'),
+      'score_1': (At('score', 1), 'score at L'),
+      'score_near': ('score_near', 'up to 2 L'),
+      'score_far': ('score_far', 'from 2 L on')}
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
   failed = {task: ~learned(run, points, task) for task in run.counting}
   records: list[dict[str, Any]] = []
@@ -227,17 +252,17 @@ def models(run: Run, points: Points) -> Table:
         'training_length': model.length, 'weight': model.weight,
         'seeds': len(points.seeds['chance'][place]),
         'not_learned': ', '.join(task for task in failed if failed[task][place])}
-    for field in fields:
+    for name, (field, _) in fields.items():
       record |= interval_fields(
-          field, mean_interval([*points.seeds[field][place].values()]))
+          name, mean_interval([*points.seeds[field][place].values()]))
     records.append(record | {guess: float(points.means[guess][place])
                              for guess in ('chance', 'shortcut', 'shortcut_near')})
   columns: dict[str, CellText] = {
       'no.': lambda r: str(r['number']), 'model': lambda r: r['label'],
       'L': lambda r: str(r['training_length']),
       'not learned': lambda r: r['not_learned']}
-  for field, name in fields.items():
-    columns[name] = interval_cell(field, _form(field))
+  for name, (_, header) in fields.items():
+    columns[header] = interval_cell(name, _form(name))
   return Table(
       'models', f'The models: {run.words}', columns, records,
       'Means over seeds, with 95 % intervals by Student\'s t if there are several. '

@@ -19,7 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.correlation.points import learned, OUTCOMES, Points, PREDICTORS, Run
+from experiments.correlation.points import (
+  At,
+  Field,
+  learned,
+  OfTask,
+  OUTCOMES,
+  Points,
+  PREDICTORS,
+  Run,
+)
 from experiments.language_model.figures import times
 from vvlen.reporting.numbers import counted, interval_words, number, p_value, p_words
 from vvlen.reporting.tables import difference, difference_cell, p_of, Table
@@ -28,7 +37,6 @@ from vvlen.statistics import detectable, paired_t_test, PairedTest
 PRIMARY = 0.1  # α
 FIELD = 'score_near'  # the primary field, of `Points`
 CARRIED = 'carried'  # a field that `Points` does not have
-_ALL = 'all_pairs'  # FIELD, of pairs that have learned or not
 
 
 class Changed(NamedTuple):
@@ -60,7 +68,7 @@ def pairs(
 
 
 def changed(
-    run: Run, points: Points, weight: float, field: str, task: str | None = ''
+    run: Run, points: Points, weight: float, field: Field, task: str | None = ''
 ) -> Changed:
   """Returns what the term changes in a field of `Points`, or in `CARRIED`."""
   found = [_of_pair(points, pair, field) for pair in pairs(run, points, weight, task)]
@@ -70,11 +78,11 @@ def changed(
 
 
 def _of_pair(
-    points: Points, pair: tuple[int, int], field: str
+    points: Points, pair: tuple[int, int], field: Field
 ) -> tuple[float, float] | None:
   """Returns the means of a field over the seeds that both models have; None if none."""
   if field == CARRIED:
-    near, at = (_of_pair(points, pair, name) for name in ('score_near', 'score_1'))
+    near, at = (_of_pair(points, pair, x) for x in ('score_near', At('score', 1)))
     return near and at and (near[0] - at[0], near[1] - at[1])
   own, other = (points.seeds[field][place] for place in pair)
   seeds = own.keys() & other.keys()
@@ -82,24 +90,20 @@ def _of_pair(
   return (mean(own), mean(other)) if seeds else None
 
 
+def has_results(run: Run, points: Points) -> bool:
+  """Whether there is a pair of models that both have results."""
+  return any(pairs(run, points, weight, task=None) for weight in _weights(run))
+
+
 def table(run: Run, points: Points) -> Table:
   """Makes the table: a row for each weight and field, the primary one first."""
-  fields = {FIELD: OUTCOMES[FIELD], _ALL: f'{OUTCOMES[FIELD]}, all pairs',
-            CARRIED: f'{OUTCOMES[FIELD]} less that at L', **OUTCOMES,
-            **{f'{task}_near': f'{task} up to 2 L' for task in run.tasks},
-            run.measure: f'{PREDICTORS[run.measure]} at L',
-            **{f'{of}_{n:g}': f'{words} at {times(n)}'
-               for of, words in (('score', 'score'), ('nll', 'log perplexity'))
-               for n in run.lengths_of(of)}}
   records = []
   for weight in _weights(run):
-    for field, words in fields.items():
-      task = None if field == _ALL else field.removesuffix('_near')
-      found = changed(run, points, weight, FIELD if field == _ALL else field,
-                      '' if task and task not in run.tasks else task)
+    for name, words, field, task in _lines(run):
+      found = changed(run, points, weight, field, task)
       mean = lambda x: float(x.mean()) if x.size else np.nan
       records.append({
-          'weight': weight, 'field': field, 'words': words,
+          'weight': weight, 'field': name, 'words': words,
           'control': mean(found.control), 'treated': mean(found.treated),
           **difference(found.test), 'p': p_of(found.test),
           'pairs': len(found.treated), 'smallest_detectable': detectable(found.test)})
@@ -121,6 +125,31 @@ def table(run: Run, points: Points) -> Table:
            'find four times in five at the 5 % level. The models of a pair have the '
            'same settings, initial weights, text and prompts. L: the length of '
            'training.')
+
+
+class _Line(NamedTuple):
+  """A row of the table, for each weight."""
+
+  name: str  # in the CSV
+  words: str
+  field: Field  # of `Points`, or `CARRIED`
+  task: str | None = ''  # as in `pairs`
+
+
+def _lines(run: Run) -> list[_Line]:
+  """Returns the rows of the table, the primary one first."""
+  near = OUTCOMES[FIELD]
+  return [
+      _Line(FIELD, near, FIELD),
+      _Line('all_pairs', f'{near}, all pairs', FIELD, None),
+      _Line(CARRIED, f'{near} less that at L', CARRIED),
+      *(_Line(name, words, name) for name, words in OUTCOMES.items() if name != FIELD),
+      *(_Line(f'{task}_near', f'{task} up to 2 L', OfTask(task, 'near'), task)
+        for task in run.tasks),
+      _Line(run.measure, f'{PREDICTORS[run.measure]} at L', run.measure),
+      *(_Line(f'{metric}_{n:g}', f'{words} at {times(n)}', At(metric, n))
+        for metric, words in (('score', 'score'), ('nll', 'log perplexity'))
+        for n in run.lengths_of(metric))]
 
 
 def _weights(run: Run) -> list[float]:
@@ -151,7 +180,7 @@ def sentence(run: Run, points: Points) -> str:
   if not test.p < 0.05:
     said += ('; no difference was found, and one of '
              f'{number(detectable(test), ".3f")} would be found four times in five')
-  at_length = changed(run, points, PRIMARY, 'score_1').test
+  at_length = changed(run, points, PRIMARY, At('score', 1)).test
   return (f'{said}. The score at L it changes by {_by(at_length)}; over all pairs, '
           f'that up to 2 L by {_by(of_all)}.{of_lost}')
 

@@ -32,11 +32,17 @@ def check_known(field: str, names: Iterable[str], known: Collection[str]) -> Non
 def chosen(field: str, some: Sequence[str], every: Sequence[str]) -> tuple[str, ...]:
   """Returns the parts that a field chooses, or all of them if it is empty.
 
+  Args:
+    field: its name, for the message.
+    some: names that it has, in the order in which they are to be run. One that is
+      repeated counts once.
+    every: all names.
+
   Raises:
     ValueError: if the field names parts that are not there.
   """
   check_known(field, some, every)
-  return tuple(name for name in every if name in some or not some)
+  return tuple(dict.fromkeys(some or every))
 
 
 def check_blocks(part: Any, field: str) -> None:

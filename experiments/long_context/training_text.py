@@ -1,20 +1,22 @@
 r"""Writes answered prompts, for small models to learn the tasks from.
 
-  python -m experiments.long_context.training_text --folder=runs/tasks
+  python -m experiments.long_context.training_text --folder=runs/tasks \
+      --documents=150000
   python -m experiments.correlation --config=configs/correlation.py:pilot \
       --config.run_models="('rope',)" --workdir=runs/pilot
-  python -m experiments.long_context --suite=ruler --config.lengths='(107, 214, 428)' \
+  python -m experiments.long_context --suite=ruler --config.lengths='(119, 247, 503)' \
       --config.needle_values=words \
       --checkpoint=runs/pilot/models/rope/seed_0 --workdir=runs/tasks_ruler
   python -m experiments.long_context --suite=babilong --config.parts='()' \
-      --config.lengths='(107, 214, 428)' --config.most_facts=10 \
+      --config.lengths='(119, 247, 503)' --config.most_facts=10 \
       --text=runs/tasks/filler.txt \
       --checkpoint=runs/pilot/models/rope/seed_0 --workdir=runs/tasks_babilong
 
 A document is a prompt with its answer, as `experiments.long_context` asks for it: of
 RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,
-give the fields above: by default its prompts are longer and in another text. Needles
-have words as values, unless --needle_values=numbers. Tasks take turns. The number of
+give the fields above: by default its prompts are longer and in another text. A prompt
+of 119 tokens fills 128, with BOS and the study's 8 for the answer. Needles have words
+as values, unless --needle_values=numbers. Tasks take turns. The number of
 tokens, answer included, is drawn evenly from --shortest to --longest. After each such
 document there are --exercises of `experiments.long_context.exercises`, which are there
 to teach small models to look things up. The tokenizer is byte-level BPE, trained on
@@ -94,7 +96,7 @@ def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
       'niah_multivalue': functools.partial(niah, num_values=4),
       'niah_multiquery': functools.partial(niah, num_keys=4, num_queries=4),
   }
-  of_others = {
+  of_others: dict[str, Callable[..., short_ruler.Sample]] = {
       'variable_tracking': short_ruler.variable_tracking,
       'common_words': short_ruler.common_words,
       'passkey': lambda rng, n, tokenizer: short_ruler.passkey(
@@ -110,7 +112,22 @@ def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
   }
 
 
-def _of_ruler(draw, num_words, rng, num_tokens, tokenizer):
+def _of_ruler(
+    draw: Callable[..., short_ruler.Sample], num_words: int, rng: np.random.Generator,
+    num_tokens: int, tokenizer: Tokenizer,
+) -> Answered:
+  """Draws a prompt of RULER or of a pass key.
+
+  Args:
+    draw: a task of `short_ruler`.
+    num_words: that values are drawn from; 0: they are numbers or names.
+    rng: of all random numbers.
+    num_tokens: of the prompt.
+    tokenizer: counts them.
+
+  Raises:
+    ValueError: if the task does not fit into the tokens.
+  """
   sample = draw(rng, num_tokens, tokenizer)
   # As many different guesses as there are answers.
   count = len(sample.answers)
@@ -121,7 +138,22 @@ def _of_ruler(draw, num_words, rng, num_tokens, tokenizer):
       others=tuple(sample.others))
 
 
-def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
+def _of_babilong(
+    task: str, most_facts: int, rng: np.random.Generator, num_tokens: int,
+    tokenizer: Tokenizer,
+) -> Answered:
+  """Draws a prompt of BABILong, without instruction and examples.
+
+  Args:
+    task: 'qa1' to 'qa5'.
+    most_facts: of its story.
+    rng: of all random numbers.
+    num_tokens: of the prompt.
+    tokenizer: counts them.
+
+  Raises:
+    ValueError: if the story does not fit into the tokens.
+  """
   question = babi_stories.draw_question(rng, task, most_facts)
   hidden = babilong_prompts.build(
       rng, task, question, NOISE, num_tokens, tokenizer, parts=())
