@@ -82,7 +82,11 @@ def sources(config: Any) -> dict[str, str]:
 
 
 def chosen_arms(config: Any) -> tuple[str, ...]:
-  """Returns the arms to run, softmax first; raises ValueError on unknown ones."""
+  """Returns the arms to run, in the user's order if there is one, else softmax first.
+
+  Raises:
+    ValueError: if `run_arms` has unknown ones.
+  """
   return chosen('run_arms', config.run_arms, tuple(sources(config)))
 
 
