@@ -55,13 +55,12 @@ def three_means(
   categories = [
       np.mean([tasks[task] for task in members if task in tasks], axis=0)
       for members in CATEGORIES.values() if tasks.keys() & members.keys()]
-  single = min(map(len, found.values())) < 2
-  return {
-      name: (float(values[0]), np.nan, np.nan) if single else scores.ends(values)
-      for name, values in (
-          ('over_tasks', np.mean([*tasks.values()], axis=0)),
-          ('over_cells', np.mean([*drawn.values()], axis=0)),
-          ('over_categories', np.mean(categories, axis=0)))}
+  drawn_means = {'over_tasks': np.mean([*tasks.values()], axis=0),
+                 'over_cells': np.mean([*drawn.values()], axis=0),
+                 'over_categories': np.mean(categories, axis=0)}
+  if min(map(len, found.values())) < 2:
+    return {name: (float(x[0]), np.nan, np.nan) for name, x in drawn_means.items()}
+  return {name: scores.mean_and_interval(x) for name, x in drawn_means.items()}
 
 
 def means(run: Run) -> Table:

@@ -52,9 +52,12 @@ def write(workdir: epath.PathLike) -> Report:
   with run_folder.reading(folder / 'config.json', of='a suite') as stored:
     config = stored['config']
     inputs = config['inputs']
-    run = Run(config['suite'], (), config['dialect'], int(config['num_resamples']),
-              int(config['seed']), int(inputs.get('window', 0)), _source(inputs),
-              inputs.get('not_run', ()), config.get('length_of', 'prompt'))
+    run = Run(
+        suite=config['suite'], rows=(), dialect=config['dialect'],
+        num_resamples=int(config['num_resamples']), seed=int(config['seed']),
+        window=int(inputs.get('window', 0)), source=_source(inputs),
+        not_run=inputs.get('not_run', ()),
+        length_of=config.get('length_of', 'prompt'))
     question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
   # A task and length that is not run any more, as a later sample does not fit, is in no
   # table.

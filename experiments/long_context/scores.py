@@ -126,7 +126,7 @@ def interval(
   return mean_interval(groups, num_resamples, seed)
 
 
-def ends(drawn: np.ndarray) -> tuple[float, float, float]:
+def mean_and_interval(drawn: np.ndarray) -> tuple[float, float, float]:
   """Returns the first value, and the percentiles 2.5 and 97.5 of the others."""
   low, high = percentile_interval(drawn[1:])
   return float(drawn[0]), float(low), float(high)
@@ -145,4 +145,4 @@ def mean_interval(
     return mean, np.nan, np.nan
   drawn = [resampled_means(x, np.ones(len(x)), num_resamples, seed + place)
            for place, x in enumerate(groups)]
-  return ends(np.mean(drawn, axis=0))
+  return mean_and_interval(np.mean(drawn, axis=0))
