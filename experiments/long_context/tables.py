@@ -167,7 +167,7 @@ def by_length(run: Run) -> Table:
   records: list[dict[str, Any]] = []
   for task in tasks:
     own = {n: found.get((task, n), np.array([])) for n in lengths}
-    record = {'task': task}
+    record: dict[str, Any] = {'task': task}
     for n, values in own.items():
       record |= percent(
           scores.interval(values, run.num_resamples, run.seed), f'score_{n}')
