@@ -271,6 +271,30 @@ def test_what_differs_in_checkpoints_alone_may_differ(tmp_path):
               ranking.table(ranking.read([first, third])).more)
 
 
+def test_the_committed_ranking_is_remade_and_its_text_says_what_it_shows():
+  folder = ROOT / 'experiments/results/ranking_qa1'
+  runs = sorted(path.parent for path in folder.glob('*/config.json'))
+  made = ranking.table(ranking.read(runs))
+  assert tables.markdown(made) == (folder / 'tables/ranking.md').read_text()
+  assert tables.to_csv(made) == (folder / 'tables/ranking.csv').read_text()
+  text = ' '.join((folder / 'README.md').read_text().split())
+  shortcut, = {
+      sum(row.value for row in results.read_rows(run / 'results.csv')
+          if row.metric == 'shortcut' and row.length == n)
+      for run in runs for n in (96, 128, 160, 192, 256)}
+  assert f'the room that is named last is right in {shortcut:.0f}.' in text
+  best = max(r[f'score_{run.name}'] for run in runs for r in made.records
+             if r['length'] >= 160)
+  assert best < shortcut and f'no model has more than {best:.0f} %' in text
+  learned = {run.name for run in runs
+             if made.records[0][f'score_{run.name}'] > shortcut + 10}
+  assert learned == {'low_base_09', 'low_base_10'}
+  for r in made.records:
+    for name in learned if r['length'] == 128 and r['dialect'] == 'official' else ():
+      assert r[f'score_{name}'] >= 0.85 * made.records[0][f'score_{name}']
+  assert not any(r['beyond_noise'] for r in made.records)
+
+
 def _run(*arguments):
   return subprocess.run(
       [sys.executable, '-m', 'experiments.long_context.ranking', *map(str, arguments)],
