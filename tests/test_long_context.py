@@ -641,7 +641,7 @@ def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
     content = (folder / path).read_bytes()
     assert content.startswith(before[path]) and content.count(b'\n') == 5
   rows = results.read_rows(folder / 'results.csv')
-  assert len(rows) == 50
+  assert len(rows) == 6 * 10
   assert {*before[pathlib.Path('results.csv')].splitlines()} < {
       *(folder / 'results.csv').read_bytes().splitlines()}
   with pytest.raises(ValueError, match=r'num_samples: 5 there, 3 here \(may only'):
@@ -1513,6 +1513,12 @@ def test_dialects_are_compared_sample_by_sample():
                               'lm_eval − official', 'strict − official']
   cells = shown(table, 'qa2')
   assert cells['strict − official'] == '0' and cells['length'] == '64'
+  # Samples of which a row is lost are in no difference.
+  lost = _run('babilong', values)
+  lost = lost._replace(rows=[row for row in lost.rows if (
+      row.arm, row.length, row.seed, row.metric) != ('qa1', 64, 2, 'score_official')])
+  record = dialect_tables.by_length(lost).records[0]
+  assert record['difference_strict'] == pytest.approx(-200 / 3)
   assert [cell(table.records[2]) for cell in table.columns.values()] == [
       '128', 'qa1', '100.0', '0', '0', '−100.0', '−100.0']
   for one in (table, longbench_tables.dialects(_longbench())):

@@ -21,11 +21,19 @@ _OTHERS = DIALECTS[1:]  # than the official one, the first
 
 def by_length(run: Run) -> Table:
   """Makes the table of scores by length and task in all dialects."""
-  found = {name: scores.cells(run.rows, f'score_{name}') for name in DIALECTS}
+  found = cells_of(run)
   own = [(task, place) for place in lengths_of(found['official'])
          for task in scores.tasks_of(run.rows) if (task, place) in found['official']]
   columns = {'length': lambda r: f'{r["place"]:,}', **columns_of()}
   return table_of(run, columns, records_of(found, own, run))
+
+
+def cells_of(run: Run) -> dict[str, Cells]:
+  """Returns the scores in each dialect, and the differences from the official one."""
+  return {
+      **{name: scores.cells(run.rows, f'score_{name}') for name in DIALECTS},
+      **{f'difference_{name}': scores.differences(
+          run.rows, f'score_{name}', 'score_official') for name in _OTHERS}}
 
 
 def records_of(
@@ -34,20 +42,16 @@ def records_of(
   """Returns a record for each cell.
 
   Args:
-    found: the cells of each dialect.
+    found: as from `cells_of`.
     own: the cells of the table, (task, length).
     run: the run.
   """
-  interval = lambda values: scores.interval(values, run.num_resamples, run.seed)
   records = []
   for task, place in own:
-    values = {name: found[name][task, place] for name in DIALECTS}
     record: dict[str, Any] = {'place': place, 'task': task}
-    for name in DIALECTS:
-      record |= percent(interval(values[name]), name)
-    for name in _OTHERS:
-      record |= percent(
-          interval(values[name] - values['official']), f'difference_{name}')
+    for name, cells in found.items():
+      record |= percent(scores.interval(
+          cells.get((task, place), ()), run.num_resamples, run.seed), name)
     records.append(record)
   return records
 

@@ -133,8 +133,7 @@ def by_bucket(run: Run) -> Table:
 def dialects(run: Run) -> Table:
   """Makes the table of scores of all samples of a task in all dialects."""
   whole: dict[str, Cells] = {}
-  for name in DIALECTS:
-    found = scores.cells(run.rows, f'score_{name}')
+  for name, found in dialect_tables.cells_of(run).items():
     for task in scores.tasks_of(run.rows):
       own = [found[x] for x in sorted(found) if x[0] == task]
       whole.setdefault(name, {})[task, 'all'] = np.concatenate(own)

@@ -132,11 +132,27 @@ def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
     metric: such as 'score_official'.
     depth: only of samples with this depth; None: of all.
   """
+  return {cell: np.array([own[i] for i in sorted(own)])
+          for cell, own in _by_sample(rows, metric, depth).items()}
+
+
+def differences(rows: Sequence[Row], metric: str, other: str) -> Cells:
+  """Returns metric − other by task and length, of the samples that have both."""
+  first, second = _by_sample(rows, metric), _by_sample(rows, other)
+  return {cell: np.array([first[cell][i] - second[cell][i] for i in sorted(
+      first[cell].keys() & second[cell].keys())])
+          for cell in first if cell in second}
+
+
+def _by_sample(
+    rows: Iterable[Row], metric: str, depth: int | None = None
+) -> dict[tuple[str, int | str], dict[int, float]]:
+  """Returns {(task, length or bucket): {sample: value}}; arguments as in `cells`."""
   found: dict[tuple[str, int | str], dict[int, float]] = {}
   for row in rows:
     if row.metric == metric and depth in (None, row.depth):
       found.setdefault((row.arm, bucket_of(row)), {})[row.seed] = row.value
-  return {cell: np.array([own[i] for i in sorted(own)]) for cell, own in found.items()}
+  return found
 
 
 def interval(
