@@ -43,6 +43,7 @@ from experiments.long_context import run as long_context_run
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
 from tests.artists import bands
+from tests.cells import is_short
 from tests.conftest import lose_rows, NEEDS_REFERENCE, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
 from vvlen.evaluation import (
@@ -564,8 +565,9 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   rows = results.read_rows(folder / 'results.csv')
   assert {(row.experiment, row.arm) for row in rows} == {('passkey', 'passkey')}
   assert {row.metric for row in rows} == {
-      'score_official', 'score_lm_eval', 'score_strict', 'chance', 'num_tokens'}
-  assert len(rows) == 5 * 6
+      'score_official', 'score_lm_eval', 'score_strict', 'chance', 'shortcut',
+      'num_tokens'}
+  assert len(rows) == 6 * 6
 
 
 @pytest.mark.slow
@@ -639,7 +641,7 @@ def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
     content = (folder / path).read_bytes()
     assert content.startswith(before[path]) and content.count(b'\n') == 5
   rows = results.read_rows(folder / 'results.csv')
-  assert len(rows) == 50
+  assert len(rows) == 6 * 10
   assert {*before[pathlib.Path('results.csv')].splitlines()} < {
       *(folder / 'results.csv').read_bytes().splitlines()}
   with pytest.raises(ValueError, match=r'num_samples: 5 there, 3 here \(may only'):
@@ -1015,7 +1017,8 @@ def _field(table, row, name):
 def test_scores_by_length_are_means_of_samples():
   table = tables.by_length(_run('babilong', QA))
   assert [r['task'] for r in table.records] == ['qa1', 'qa2', 'mean']
-  assert [r['samples'] for r in table.records] == [4, 4, 8]
+  assert [[r[f'samples_{n}'] for n in (64, 128, 256)] for r in table.records] == [
+      [4, 3, 2], [2, 4, 2], [6, 7, 4]]
   found = [[r[f'score_{n}'] for n in (64, 128, 256)] for r in table.records]
   np.testing.assert_allclose(found, [[75, 100, 50], [50, 25, 0], [62.5, 62.5, 25]])
   drawn = np.random.default_rng(0).multinomial(4, [1 / 4] * 4, 200) @ [1, 1, 1, 0] / 4
@@ -1035,7 +1038,8 @@ def test_scores_by_length_are_means_of_samples():
       scores.mean_interval(groups, 200, 7),
       [0.5, *np.quantile(np.mean(drawn, axis=0), (0.025, 0.975))])
   cells = shown(table, 'qa2')
-  assert cells['samples'] == '4' and cells['128 tokens'].startswith('25.0 [')
+  assert cells['samples'] == '2 to 4' and cells['128 tokens'].startswith('25.0 [')
+  assert shown(table, 'mean')['samples'] == '4 to 7'
   assert list(cells) == ['task', 'samples', '64 tokens', '128 tokens', '256 tokens']
   strict = tables.by_length(_run('babilong', QA, 'strict'))
   assert _field(strict, 0, 'score_64') == 25 and 'Dialect: strict.' in strict.note
@@ -1045,6 +1049,7 @@ def test_scores_by_length_are_means_of_samples():
   part = {key: x for key, x in QA.items() if key != ('qa2', 256, 75)}
   cells = shown(tables.by_length(_run('babilong', part)), 'mean')
   assert cells['256 tokens'] == '' and cells['128 tokens'].startswith('62.5')
+  assert cells['samples'] == '6 to 7'  # where there is a mean
 
 
 def test_the_effective_length_is_the_longest_without_a_gap():
@@ -1061,14 +1066,24 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   np.testing.assert_allclose([one[f'change_{n}'] for n in (64, 128, 256, 512)],
                              [0, -15, -16.25, 12.5])
   cells = shown(table, 'qa1')
-  assert cells['effective length'] == '128' and cells['change at 256'] == '−16'
-  assert cells['chance'] == '10.0' and cells['base'] == '64'
+  # The samples of all lengths are drawn again together, as the questions are the same.
+  drawn = np.random.default_rng(0).multinomial(100, [1 / 100] * 100, 200)
+  own = [drawn @ (np.arange(100) < count) for count in (80, 68, 67, 90)]
+  ends = [int(n) for n in np.quantile(
+      [(64, 128, 256, 512)[next(
+          (i for i in range(3) if x[i + 1] < 0.85 * x[0] - 1e-9), 3)]
+       for x in np.transpose(own)], (0.025, 0.975), method='inverted_cdf')]
+  assert [one['effective_length_low'], one['effective_length_high']] == ends
+  assert ends == [64, 512]
+  assert cells['effective length [95 %]'] == '128 [64, 512]'
+  assert cells['change at 256'] == '−16'
+  assert cells['chance, shortcut'] == '10.0, unknown' and cells['base'] == '64'
   assert cells['change at 512'] == '+12' and 'change at 64' not in cells
   assert cells['score at the base [95 %]'].startswith('80.0 [')
   # 12 % is not above 10 %.
-  assert not two['well_above_chance'] and two['effective_length'] is None
+  assert not two['well_above_guess'] and np.isnan(two['effective_length'])
   cells = shown(table, 'qa2')
-  assert cells['effective length'] == 'not well above chance'
+  assert cells['effective length [95 %]'] == 'not well above a guess'
   assert cells['change at 128'] == cells['change at 512'] == ''
   # The mean is over lengths that both have; its interval is that of the mean score.
   assert (mean['task'], mean['base_length'], mean['effective_length']) == (
@@ -1086,20 +1101,25 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   assert [r['task'] for r in tables.effective_lengths(
       _run('babilong', apart)).records] == ['qa1', 'qa2']
   said = answer.answer(tables.effects(made))
-  assert said[0].startswith('Qa1: 80 % [95 %: 7')
-  assert said[0].endswith('at least 85 % of that up to 128, and 90 % at 512.')
+  assert said[0].startswith('qa1: 80 % [95 %: 7')
+  assert said[0].endswith(
+      'at least 85 % of that up to 128 [95 %: 64, 512], and 90 % at 512.')
   assert said[1] == ('No verdict on qa2 (12 %): at 64 tokens, the base length, its '
-                     'interval does not lie 10 points above a guess without the '
-                     'context.')
+                     'interval does not lie 10 points above a guess or a shortcut.')
   strict = tables.effective_lengths(made._replace(dialect='strict')).records
-  assert strict[0]['base_score'] == 0 and not strict[0]['well_above_chance']
+  assert strict[0]['base_score'] == 0 and not strict[0]['well_above_guess']
   # Up to the longest, and of one length alone.
   values = {key: x for key, x in values.items() if key[0] == 'qa1' and key[1] < 200}
   [said] = answer.answer(tables.effects(_run('babilong', values)))
-  assert said.endswith(', and at least 85 % of that up to 128, the longest.')
+  assert said.endswith(
+      ', and at least 85 % of that up to 128 [95 %: 64, 128], the longest.')
   [said] = answer.answer(tables.effects(_run('babilong', {
       ('qa1', 64, 0): can(0.8)})))
   assert said.endswith('] at 64 tokens.')
+  [said, _] = answer.answer(tables.effects(_run('babilong', {
+      ('qa1', 64, 0): can(0.8), ('qa2', 64, 0): can(0.9), ('qa3', 64, 0): can(0)})))
+  assert said == (
+      'Mean of the 2 tasks that can be done at 64 tokens: 85 % there (qa1, qa2).')
   # Of several tasks, those that it can do.
   more = _run('babilong', {
       ('qa1', 64, 0): can(0.8), ('qa2', 64, 0): can(0.6), ('qa5', 64, 0): can(0.7),
@@ -1107,12 +1127,68 @@ def test_the_effective_length_is_the_longest_without_a_gap():
       ('qa3', 64, 0): can(0.0), ('qa3', 128, 0): can(0.5)})
   assert answer.answer(tables.effects(more)) == [
       'Mean of the 3 tasks that can be done at 64 tokens: 70 % there, and 50 % at 128. '
-      'Scores stay at 85 % of that up to 128 tokens for qa1, qa5; 64 tokens for qa2.',
-      'No verdict on qa3 (0 %): at 64 tokens, the base length, its '
-      'interval does not lie 10 points above a guess without the context.']
+      'Each stays at or above 85 % of its own score there: qa1 up to 128 [95 %: 64, '
+      '128], qa2 up to 64 [95 %: 64, 64], qa5 up to 128 [95 %: 64, 128].',
+      'No verdict on qa3 (0 %): at 64 tokens, the base length, its interval does not '
+      'lie 10 points above a guess or a shortcut.']
   [said] = answer.answer(tables.effects(_run('babilong', {
       ('qa1', 64, 0): can(0.8), ('qa1', 128, 0): can(0.2)})))
-  assert said.endswith('less than 85 % of that beyond, and 20 % at 128.')
+  assert said.endswith(
+      'at least 85 % of that up to 64 [95 %: 64, 64], and 20 % at 128.')
+  # Of one sample, nothing is known about others.
+  effect, = tables.effects(_run('babilong', {
+      ('qa1', 64, 0): can(0.8), ('qa1', 128, 0): can(0.8)[:1]}))
+  assert effect.able and np.isnan(effect.effective_low)
+  assert answer.answer([effect])[0].endswith(
+      ', and at least 85 % of that up to 128, the longest.')
+
+
+def test_a_shortcut_has_no_effective_length():
+  half = [(float(i % 2), 0, 0, 1 / 6) for i in range(100)]
+  made = _run('babilong', {('qa1', n, 0): half for n in (64, 128, 256)})
+  named_last = [Row('babilong', 'qa1', i, n, 'shortcut', value, depth=0)
+                for n in (64, 128, 256) for i, (value, *_) in enumerate(half)]
+  known = made._replace(rows=[*made.rows, *named_last])
+  table = tables.effective_lengths(known)
+  assert shown(table, 'qa1')['chance, shortcut'] == '16.7, 50.0'
+  assert shown(table, 'qa1')['effective length [95 %]'] == 'not well above a guess'
+  assert answer.answer(tables.effects(known)) == [
+      'No verdict on qa1 (50 %): at 64 tokens, the base length, its interval does not '
+      'lie 10 points above a guess or a shortcut.']
+  # Where it is not known, a reader is told.
+  words = 'the room that is named last answers half of the stories of qa1'
+  assert words not in table.more
+  table = tables.effective_lengths(made)
+  assert shown(table, 'qa1')['effective length [95 %]'] == '256 [256, 256]'
+  assert words in table.more
+  # A pass key is the only number of its prompt.
+  table = tables.effective_lengths(_run('passkey', {
+      ('passkey', 64, 0): [(1, 0, 0, 0.01)] * 2}))
+  assert shown(table, 'pass key')['chance, shortcut'] == '1.0, 1.0'
+  assert words not in table.more
+
+
+def test_lengths_beyond_the_window_have_a_star():
+  made = _run('babilong', QA)._replace(window=132, answer_tokens=4)
+  words = ('From 256 tokens on, prompts with BOS and answers of up to 4 tokens exceed '
+           'the window, 132 tokens.')
+  assert tables.beyond_window(made) == [256] and tables.beyond_words(made) == words
+  for table, header in ((tables.by_length(made), '{} tokens'),
+                        (tables.by_depth(made), '{} tokens'),
+                        (tables.effective_lengths(made), 'change at {}')):
+    names = [*table.columns]
+    assert {header.format(128), f'{header.format(256)} *'} <= {*names}
+    assert f'* {words}' in table.more
+  # What the model read counts, with BOS and what stands around a context.
+  read = [Row('babilong', 'qa1', 0, 128, 'num_tokens', 129.0, depth=0)]
+  assert tables.beyond_window(made._replace(rows=[*made.rows, *read])) == [128, 256]
+  inside = made._replace(window=260)
+  assert not tables.beyond_window(inside) and not tables.beyond_words(inside)
+  assert '256 tokens' in tables.by_length(inside).columns
+  assert '*' not in tables.by_length(inside).more
+  # The window of predictions made elsewhere is not known; LongBench cuts prompts.
+  assert not tables.beyond_window(made._replace(window=0))
+  assert not tables.beyond_window(_longbench()._replace(window=9))
 
 
 def test_a_few_right_answers_beyond_chance_give_no_effective_length():
@@ -1123,10 +1199,13 @@ def test_a_few_right_answers_beyond_chance_give_no_effective_length():
   few, many, _ = tables.effective_lengths(made).records
   # Both are above chance, and only one well above it.
   assert 0.1 < few['base_score_low'] < 10.1 < many['base_score_low']
-  assert few['effective_length'] is None and np.isnan(few['change_128'])
+  assert np.isnan([few['effective_length'], few['change_128']]).all()
   assert many['effective_length'] == 128 and many['change_128'] == 0
-  effect = tables.Effect('qa1', [64], np.ones(1), 0.19, 0.3, 0.1, None)
+  effect = tables.Effect(
+      'qa1', [64], np.ones(1), 0.19, 0.3, 0.1, np.nan, 64, np.nan, np.nan)
   assert not effect.able and effect._replace(low=0.21).able
+  assert not effect._replace(low=0.59, shortcut=0.5).able
+  assert effect._replace(low=0.61, shortcut=0.5).able
 
 
 def test_sentences_on_tasks_of_other_lengths_are_their_own():
@@ -1141,18 +1220,19 @@ def test_sentences_on_tasks_of_other_lengths_are_their_own():
   low, high = 100 * effects['qa3'].low, 100 * effects['qa3'].high
   assert answer.answer([*effects.values()]) == [
       'Mean of the 2 tasks that can be done at 4,000 tokens: 70 % there, and 40 % at '
-      '16,000. Scores stay at 85 % of that up to 4,000 tokens for qa1, qa2.',
-      f'Qa3: 50 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, less than 85 % of '
-      'that beyond, and 30 % at 8,000.',
+      '16,000. Each stays at or above 85 % of its own score there: qa1 up to 4,000 '
+      '[95 %: 4,000, 4,000], qa2 up to 4,000 [95 %: 4,000, 4,000].',
+      f'qa3: 50 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, at least 85 % of that '
+      'up to 4,000 [95 %: 4,000, 4,000], and 30 % at 8,000.',
       'No verdict on qa4 (10 %): at 8,000 tokens, the base length, its '
-      'interval does not lie 10 points above a guess without the context.',
+      'interval does not lie 10 points above a guess or a shortcut.',
       'No verdict on qa5 (0 %): at 4,000 tokens, the base length, its '
-      'interval does not lie 10 points above a guess without the context.']
+      'interval does not lie 10 points above a guess or a shortcut.']
   [said] = answer.answer([effects['qa1']])
   low, high = 100 * effects['qa1'].low, 100 * effects['qa1'].high
   assert said == (
-      f'Qa1: 80 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, less than 85 % of '
-      'that beyond, and 60 % at 16,000.')
+      f'qa1: 80 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, at least 85 % of that '
+      'up to 4,000 [95 %: 4,000, 4,000], and 60 % at 16,000.')
   assert answer.answer([effects['qa4']]) == answer.answer([*effects.values()])[2:3]
 
 
@@ -1196,7 +1276,7 @@ def test_scores_by_depth_are_of_the_samples_there():
       [[50, np.nan], [100, np.nan], [0, 25]])
   assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
       'tokens of the prompt', 'depth, % of the context')
-  assert 'Depth: the share of the text before the key.' in table.note
+  assert table.more == 'Depth: the share of the text before the key.'
   # Each task has a panel of the same lengths and depths.
   several = figures.by_depth(_run('babilong', {
       **QA, ('qa3', 128, 0): [(0, 0, 0, 0)]}))
@@ -1226,25 +1306,35 @@ def test_notes_of_tables_say_what_is_shown():
       'Mean score in % of the samples of each length [95 %: bootstrap over samples]. '
       'Dialect: official. Weights w.')
   assert table.more.startswith(
-      'A length is that of a prompt, without BOS. Answers are greedy. The mean is that '
-      'over tasks, whose samples are drawn again task by task.')
+      'A length is that of a prompt, without BOS. Answers are greedy. Samples: of each '
+      'length, from the fewest to the most. The mean is that over tasks, whose samples '
+      'are drawn again task by task.')
   assert tables.by_length(made._replace(window=0)).more.startswith(
-      'A length is that in the name of a file or folder. The mean')
+      'A length is that in the name of a file or folder. Samples')
   assert tables.by_length(made._replace(length_of='context')).more.startswith(
-      'A length is that of a context, without BOS. Answers are greedy. The mean')
+      'A length is that of a context, without BOS. Answers are greedy. Samples')
   assert tables.effective_lengths(made).note == (
-      'Up to the effective length, means stay at 85 % of the base, the shortest '
-      'length; none if that is near chance. Change: (S_L − S_base) / S_base, in %. '
-      'Dialect: official. Weights w.')
-  assert tables.effective_lengths(made).more == (
-      'Chance: the mean score in % of a guess of the right kind that ignores the '
-      'context, 0 where it is not known, as in predictions of RULER made elsewhere. A '
-      'task whose interval at the base length does not lie 10 points above it has no '
-      'effective length and no changes. Means at other lengths are compared without '
-      'their intervals. The mean is that over tasks, at the lengths that all of them '
-      'have.')
-  assert ('Depth: the quarter of the context where the first fact that is needed '
-          'stands.') in tables.by_depth(made).note
+      'Up to the effective length, means are at least 85 % of the base, the shortest '
+      'length [95 %: bootstrap over samples]. Dialect: official. Weights w.')
+  assert tables.effective_lengths(made).more.startswith(
+      'Change: (S_L − S_base) / S_base, in %. Chance: the mean score in % of a guess '
+      'of the right kind that ignores the context, 0 where it is not known, as in '
+      'predictions of RULER made elsewhere. Shortcut: that of an answer that takes a '
+      'fitting word of the context whatever is asked: of four needles any one, of a '
+      'story the label that it names last; chance if there is one word alone. A task '
+      'whose interval at the base length does not lie 10 points above both has no '
+      'effective length and no changes. For the interval of the effective length, the '
+      'samples of all lengths are drawn again. The mean is that over tasks, at the '
+      'lengths that all of them have. Where the score of a shortcut is unknown, ')
+  assert tables.by_depth(made).more == (
+      'Depth: the quarter of the context where the first fact that is needed stands.')
+  # The longest note of each table is short enough, whatever a run changes.
+  long = (f'Weights {"a" * 12} (dynamic by 16 from 131,072 tokens, bfloat16, window '
+          '2,097,152 tokens).')
+  for one in (*tables.make(made._replace(source=long)),
+              dialect_tables.by_length(made._replace(source=long)),
+              *longbench_tables.make(_longbench()._replace(source=long))):
+    assert is_short(one.note), one.name
   assert tables.NAMES == {
       'passkey': 'pass key', 'niah_single': 'single needle',
       'niah_multikey': 'several keys', 'niah_multivalue': 'several values',
@@ -1253,16 +1343,6 @@ def test_notes_of_tables_say_what_is_shown():
   # Chance is that of the task at its base length, of which a length is shown.
   records = tables.effective_lengths(made).records
   assert [r['chance'] for r in records] == [25, 50, 37.5]
-
-
-def test_ranks_are_of_the_tasks_that_have_the_length_in_each_dialect():
-  made = _run('babilong', {
-      ('qa1', 64, 0): [(1, 0.5, 0.2, 0)], ('qa2', 64, 0): [(0.5, 0.8, 0.4, 0)],
-      ('qa3', 64, 0): [(0.2, 0.6, 0.1, 0)], ('qa1', 128, 0): [(1, 1, 1, 0)]})
-  found = [(r['place'], r['task'], *(r[f'rank_{x}'] for x in longbench.DIALECTS),
-            r['order_changes']) for r in dialect_tables.by_length(made).records]
-  assert found == [(64, 'qa1', 1, 3, 2, True), (64, 'qa2', 2, 1, 1, True),
-                   (64, 'qa3', 3, 2, 3, True), (128, 'qa1', 1, 1, 1, False)]
 
 
 def test_settings_of_the_suites_are_those_of_their_papers():
@@ -1355,13 +1435,23 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   made = reported('babilong', rows, samples=20, window=512, **hashes)
   run = Run('babilong', rows, 'strict', 1_000, 0, 512, '')
   assert made.answer == answer.answer(tables.effects(run))
+  assert made.tables[0].more.endswith('SHA-256 of the template of prompts: '
+                                      f'{"b" * 12}.')
+  beyond = reported('babilong', rows, samples=20, window=140, **hashes)
+  assert beyond.answer == [
+      *made.answer, 'From 128 tokens on, prompts with BOS and answers of up to 20 '
+      'tokens exceed the window, 140 tokens.']
+  changed = reported('babilong', rows, {
+      'rope.kind': 'yarn', 'rope.factor': 4.0, 'dtype': 'bfloat16', 'window': 512},
+                     samples=20, window=512, **hashes)
+  assert changed.tables[0].note.endswith(
+      ' Weights aaaaaaaaaaaa (yarn by 4, bfloat16, window 512 tokens).')
   assert [r['score_64'] for r in made.tables[0].records] == [25, 100, 62.5]
   assert made.missing == 'The run is not finished: 3 of 20 answers are missing.'
   assert made.title == (
       'Does this checkpoint find facts in a long text, and reason with them?')
   assert made.tables[0].note.endswith(
-      ' Dialect: strict. Weights aaaaaaaaaaaa, template of prompts bbbbbbbbbbbb '
-      '(SHA-256).')
+      ' Dialect: strict. Weights aaaaaaaaaaaa.')
   assert 'A length is that of a prompt' in made.tables[0].more
   made = reported('babilong', rows, {'length_of': 'context'}, samples=20, window=512,
                   **hashes)
@@ -1379,7 +1469,7 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   assert made.missing == (
       f'The run is not finished: 3 of 20 answers are missing. {words}')
   assert [table.name for table in made.tables if words in table.more] == [
-      'scores', 'effective_length']
+      'scores', 'effective_length', 'depth', 'dialects']
   made = reported('babilong', rows, samples=17, predictions_sha256='c' * 64,
                   bad_lines=2)
   assert made.missing == '' and made.tables[0].note.endswith(
@@ -1395,7 +1485,7 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   words = 'Not run, as prompts do not fit: gov_report.'
   assert made.missing == words
   assert [table.name for table in made.tables if words in table.more] == [
-      'means', 'scores']
+      'means', 'scores', 'dialects']
   made = reported('passkey', _rows('passkey', {
       ('passkey', 64, 0): [(1, 1, 1, 0)] * 3}), samples=3, window=0, **hashes)
   assert made.title == 'From how far back does this checkpoint find a pass key?'
@@ -1404,31 +1494,47 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
                         'end. Source: arXiv 2305.16300.')
 
 
-def test_dialects_that_change_the_order_of_tasks_are_found():
-  table = dialect_tables.by_length(_run('babilong', QA))
-  found = [(r['place'], r['task'], r['official'], r['lm_eval'], r['strict'],
-            r['rank_official'], r['rank_lm_eval'], r['rank_strict'],
-            r['order_changes']) for r in table.records]
-  assert found == [
-      (64, 'qa1', 75, 100, 25, 1, 1, 2, True), (64, 'qa2', 50, 0, 100, 2, 2, 1, True),
-      (128, 'qa1', 100, 100, pytest.approx(100 / 3), 1, 1, 1, False),
-      (128, 'qa2', 25, 50, 0, 2, 2, 2, False),
-      (256, 'qa1', 50, 0, 0, 1, 1, 1, False), (256, 'qa2', 0, 0, 0, 2, 1, 1, True)]
-  assert _field(table, 0, 'official_low') < 75 < _field(table, 0, 'official_high')
-  line = table.columns
-  cells = {name: cell(table.records[1]) for name, cell in line.items()}
-  assert (cells['length'], cells['task'], cells['ranks']) == ('64', 'qa2', '2, 2, 1')
-  assert cells['order changes'] == 'yes' and cells['strict'].startswith('100.0 [')
-  # The order is of tasks, not of models.
-  assert table.title == 'Score by dialect, with ranks of tasks'
-  for one, among in ((table, ' among those of one length'),
-                     (longbench_tables.dialects(_longbench()), '')):
+def test_dialects_are_compared_sample_by_sample():
+  values = {
+      ('qa1', 64, 0): [(1, 1, 0, 0.2), (1, 0, 0, 0.2), (0, 0, 1, 0.2), (1, 1, 1, 0.2)],
+      ('qa2', 64, 0): [(1, 1, 1, 0.2)] * 2, ('qa1', 128, 0): [(1, 0, 0, 0.2)]}
+  table = dialect_tables.by_length(_run('babilong', values))
+  assert [(r['place'], r['task']) for r in table.records] == [
+      (64, 'qa1'), (64, 'qa2'), (128, 'qa1')]
+  first = table.records[0]
+  assert [first[name] for name in longbench.DIALECTS] == [75, 50, 50]
+  assert first['difference_lm_eval'] == first['difference_strict'] == -25
+  # Intervals of differences are those of pairs: of these four, −1, −1, +1 and 0.
+  drawn = np.random.default_rng(0).multinomial(4, [1 / 4] * 4, 200)
+  np.testing.assert_allclose(
+      [first[f'difference_strict_{end}'] for end in ('low', 'high')],
+      100 * np.quantile(drawn @ [-1, -1, 1, 0] / 4, (0.025, 0.975)))
+  assert [*table.columns] == ['length', 'task', *longbench.DIALECTS,
+                              'lm_eval − official', 'strict − official']
+  cells = shown(table, 'qa2')
+  assert cells['strict − official'] == '0' and cells['length'] == '64'
+  # Samples of which a row is lost are in no difference.
+  lost = _run('babilong', values)
+  lost = lost._replace(rows=[row for row in lost.rows if (
+      row.arm, row.length, row.seed, row.metric) != ('qa1', 64, 2, 'score_official')])
+  record = dialect_tables.by_length(lost).records[0]
+  assert record['difference_strict'] == pytest.approx(-200 / 3)
+  assert [cell(table.records[2]) for cell in table.columns.values()] == [
+      '128', 'qa1', '100.0', '0', '0', '−100.0', '−100.0']
+  for one in (table, longbench_tables.dialects(_longbench())):
     assert one.note == (
-        'Mean score in % of the same predictions in three dialects [95 %: bootstrap '
-        f'over samples], and the rank of each task{among}; models are not ranked. '
-        'Weights w.')
-    assert 'They say which tasks this checkpoint does best.' in one.more
-  assert line['order changes'](table.records[2]) == ''
+        'Mean score in % of the same predictions in three dialects, and differences in '
+        'points [95 %: bootstrap over samples]. Weights w.')
+    assert 'experiments.long_context.ranking' in one.more
+
+
+def test_files_of_ruler_have_a_weaker_strict():
+  made = _run('ruler', {('niah_single', 64, None): [(1, 1, 1, 0)] * 2})
+  words = 'Files of RULER do not list wrong answers, so here strict does not check that'
+  assert words in dialect_tables.by_length(made._replace(window=0)).more
+  assert words not in dialect_tables.by_length(made).more
+  assert words not in dialect_tables.by_length(
+      _run('babilong', QA)._replace(window=0)).more
 
 
 LONGBENCH = {
@@ -1530,18 +1636,17 @@ def test_longbench_scores_by_bucket():
   assert np.isnan(by_task['lcc']['change_8k+'])
   assert shown(table, 'qasper')['change at 8k+'] == '−100'
   assert shown(table, 'hotpotqa')['change at 4-8k'] == ''
-  more = [*made.rows, *_rows('longbench', {
-      ('trec', 9000, None): [(0.2, 0, 0, 0.25)],
-      ('hotpotqa', 9, None): [(0.4, 0, 0, 0)]})]
-  found = {r['task']: r for r in longbench_tables.by_bucket(
-      made._replace(rows=[row._replace(seed=row.seed + 9 * (row.length in (9, 9000)))
-                          for row in more])).records}
-  assert found['trec']['change_8k+'] == pytest.approx(-60)  # from 50
-  assert found['hotpotqa']['change_4-8k'] == pytest.approx(-25)  # from 40 to 30
-  below = made._replace(rows=[row._replace(value=0.6) if (row.arm, row.metric) == (
-      'trec', 'chance') else row for row in more])
-  found = {r['task']: r for r in longbench_tables.by_bucket(below).records}
-  assert np.isnan(found['trec']['change_8k+'])
+  # A base whose interval is not 10 points above chance gives no change.
+  def changes(base, chance):
+    values = {('qasper', 9, None): [(base, 0, 0, chance)] * 2,
+              ('qasper', 9000, None): [(0.1, 0, 0, chance)] * 2}
+    rows = [row._replace(seed=row.seed + (row.length == 9000) * 2)
+            for row in _rows('longbench', values)]
+    [record] = longbench_tables.by_bucket(made._replace(rows=rows)).records
+    return record['change_8k+']
+
+  assert changes(0.5, 0.3) == pytest.approx(-80)
+  assert np.isnan([changes(0.5, 0.45), changes(0.09, 0)]).all()
   assert [qasper[f'samples_{x}'] for x in (*longbench.BUCKETS, 'all')] == [2, 0, 3, 5]
   assert by_task['hotpotqa']['4-8k'] == pytest.approx(30)
   assert by_task['trec']['0-4k'] == 50 and by_task['trec']['chance'] == 25
@@ -1549,12 +1654,10 @@ def test_longbench_scores_by_bucket():
   assert cells['0-4k words'] == '' and cells['samples'] == '0, 2, 0'
   assert cells['4-8k words'].startswith('30.0 [') and cells['all'].startswith('30.0 [')
   assert shown(table, 'trec')['chance'] == '25.0'
-  found = {r['task']: (r['official'], r['lm_eval'], r['rank_official'],
-                       r['rank_lm_eval'], r['order_changes'])
+  found = {r['task']: (r['official'], r['lm_eval'], r['difference_lm_eval'])
            for r in longbench_tables.dialects(made).records}
-  assert found['trec'] == (50, 100, 1, 1, True)  # of strict, qasper is the first
-  assert found['hotpotqa'] == (pytest.approx(30), pytest.approx(40), 2, 2, False)
-  assert found['qasper'][2:4] == (2, 4)
+  assert found['trec'] == (50, 100, 50)
+  assert found['hotpotqa'] == pytest.approx((30, 40, 10))
   assert shown(table, 'qasper')['samples'] == '2, 0, 3'
   # Of a dialect, its scores.
   lm_eval = longbench_tables.by_bucket(made._replace(dialect='lm_eval'))
@@ -1665,11 +1768,25 @@ def test_scores_of_predictions_by_hand(tmp_path):
   at = lambda metric: [row.value for row in rows if row.metric == metric]
   assert at('score_official') == at('score_lm_eval') == [1, 0.5, 1]
   assert at('score_strict') == [0, 0, 0] and at('chance') == [0.5] * 3
+  assert at('shortcut') == [0.5, 0.5, 0.5]  # chance, and one of two values
   assert [row.seed for row in rows if row.metric == 'num_tokens'] == [0, 1, 2]
   qa = {**record, 'index': 3, 'answers': ['kitchen'], 'others': [],
-        'question': 'Where is Mary?', 'pred': 'Kitchen. Not the garden'}
+        'question': 'Where is Mary?', 'pred': 'Kitchen. Not the garden',
+        'settings': {'facts': ['Mary went to the kitchen.',
+                               'John went to the garden.']}}
   rows = scores.rows_of('babilong', 'qa1', [qa])
   assert [row.value for row in rows[:3]] == [1, 1, 0]
+  # Whoever is asked for, the room that is named last is the garden.
+  shortcut = lambda suite, task, one: [
+      row.value for row in scores.rows_of(suite, task, [one])
+      if row.metric == 'shortcut']
+  assert shortcut('babilong', 'qa1', qa) == [0]
+  assert shortcut('babilong', 'qa1', {**qa, 'answers': ['Garden']}) == [1]
+  assert shortcut('ruler', 'niah_multikey', {
+      **record, 'index': 0, 'answers': ['71'], 'others': ['1', '2', '3'],
+      'pred': ''}) == [0.25]
+  elsewhere = {k: x for k, x in qa.items() if k != 'settings'}
+  assert shortcut('babilong', 'qa1', elsewhere) == []
   trec = {**record, 'index': 4, 'answers': ['a b'], 'all_classes': ['a b', 'c'],
           'pred': 'a b or c\nc'}
   rows = scores.rows_of('longbench', 'trec', [trec])

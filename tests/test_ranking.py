@@ -9,6 +9,7 @@ import pytest
 
 from experiments.long_context import ranking
 from tests.conftest import ROOT
+from vvlen.evaluation import longbench
 from vvlen.reporting import results, tables
 from vvlen.reporting.results import Row
 
@@ -131,20 +132,117 @@ def test_depths_that_tokenizers_change_are_of_the_same_samples(tmp_path):
   assert [*ranking.read(folders).cells] == [('qa1', 512)]
 
 
+def _write_longbench(folder, scored, **inputs):
+  """Writes a run of LongBench; scored: [(task, length in words, score), …]."""
+  _write(folder, {(task, length): 3 * [[x]] for task, length, x in scored},
+         suite='longbench', inputs=_INPUTS | inputs)
+  number = {(task, length): i for i, (task, length, _) in enumerate(scored)}
+  results.write_rows(folder / 'results.csv', [
+      row._replace(seed=number[row.arm, row.length])
+      for row in results.read_rows(folder / 'results.csv')])
+  return folder
+
+
 def test_longbench_is_compared_by_bucket(tmp_path):
-  scored = {('qasper', length): ([x], [x], [x]) for length, x in (
-      (100, 0.5), (3000, 0.7), (5000, 0.2))}
-  folders = []
-  for name in ('a', 'b'):
-    folder = _write(tmp_path / name, scored, suite='longbench')
-    rows = [row._replace(seed=(100, 3000, 5000).index(row.length))
-            for row in results.read_rows(folder / 'results.csv')]
-    results.write_rows(folder / 'results.csv', rows)
-    folders.append(folder)
+  scored = [('qasper', length, x) for length, x in (
+      (100, 0.5), (3000, 0.7), (5000, 0.2))]
+  folders = [_write_longbench(tmp_path / name, scored) for name in 'ab']
   made = ranking.table(ranking.read(folders))
   shown = [row for row in _shown(made) if row[3] == 'official']
-  assert [(row[1], row[2], row[-1]) for row in shown] == [
+  assert [(row[1], row[2], row[-1]) for row in shown[:2]] == [
       ('0-4k', '2', 'a 60.0 = b 60.0'), ('4-8k', '1', 'a 20.0 = b 20.0')]
+
+
+def test_longbench_has_its_three_means(tmp_path):
+  # Two tasks of one category, and one of another; a task has two cells of 20 and 60.
+  lengths = {'0-4k': range(100, 120), '4-8k': range(5000, 5060)}
+  shape = [('hotpotqa', '0-4k'), ('hotpotqa', '4-8k'), ('2wikimqa', '0-4k'),
+           ('lcc', '0-4k')]
+  scored = {name: [(task, n, value) for (task, place), value in zip(
+      shape, values, strict=True) for n in lengths[place]]
+            for name, values in (('a', (1, 0.5, 0, 0.4)), ('b', (0.8, 0.9, 0.1, 0)))}
+  folders = [_write_longbench(tmp_path / name, own) for name, own in scored.items()]
+  found = ranking.read(folders)
+  expected = {name: longbench.summarize([longbench.Scored(*x) for x in own])
+              for name, own in scored.items()}
+  made = ranking.table(found)
+  official = {r['task']: r for r in made.records if r['dialect'] == 'official'}
+  for mean, field in (('mean over tasks', 'over_tasks'),
+                      ('mean over task × bucket cells', 'over_cells'),
+                      ('mean over categories', 'over_categories')):
+    assert official[mean]['length'] == 'all' and official[mean]['samples'] == 120
+    for name in 'ab':
+      assert official[mean][f'score_{name}'] == pytest.approx(
+          100 * getattr(expected[name], field))
+  # By hand: a has 0.625, 0 and 0.4 in its tasks, b 0.875, 0.1 and 0.
+  assert official['mean over tasks']['score_a'] == pytest.approx(100 * 1.025 / 3)
+  assert official['mean over categories']['score_b'] == pytest.approx(
+      100 * (0.4875 + 0) / 2)
+  assert official['mean over task × bucket cells']['score_a'] == pytest.approx(
+      100 * 1.9 / 4)
+  # In strict, b is the better one everywhere, by all samples alike.
+  for cell, own in found.cells.items():
+    own['strict'] = np.stack([0 * own['strict'][0], 0 * own['strict'][1] + 1])
+    own['official'] = own['strict'][::-1]
+    assert cell in found.cells
+  turned = {r['task']: (r['turned'], r['beyond_noise'])
+            for r in ranking.table(found).records if r['dialect'] == 'strict'}
+  assert {x for name, x in turned.items() if name.startswith('mean over')} == {(1, 1)}
+
+
+def _asked(**hashes):
+  return {'predictions_sha256': 'p', 'asked_sha256': hashes}
+
+
+def test_predictions_made_elsewhere_are_compared_where_they_answer_the_same(tmp_path):
+  both = {('qa1', n): 3 * [_ones(3, 4)] for n in (4096, 8192)}
+  write = lambda name, scored, **hashes: _write(
+      tmp_path / name, scored, suite='babilong', inputs=_asked(**hashes))
+  first = write('a', both, qa1_4096='x', qa1_8192='y')
+  # Without the longer ones; with a bad line of them; and with the same.
+  for name, scored, hashes, cells, left_out in (
+      ('b', {('qa1', 4096): both['qa1', 4096]}, {'qa1_4096': 'x'}, [4096],
+       ['qa1 at 8,192 tokens']),
+      ('c', both, {'qa1_4096': 'x', 'qa1_8192': 'z'}, [4096], ['qa1 at 8,192 tokens']),
+      ('d', both, {'qa1_4096': 'x', 'qa1_8192': 'y'}, [4096, 8192], [])):
+    found = ranking.read([first, write(name, scored, **hashes)])
+    assert [*found.cells] == [('qa1', n) for n in cells], name
+    assert found.left_out == left_out, name
+  with pytest.raises(ValueError, match='no task and length with the same samples'):
+    ranking.read([first, write('e', both, qa1_4096='v', qa1_8192='w')])
+  # A folder with one hash of all is compared with such ones alone.
+  old = _write(tmp_path / 'f', both, suite='babilong',
+               inputs={'predictions_sha256': 'p', 'asked_sha256': 'x'})
+  with pytest.raises(ValueError, match=r'differ in inputs\.asked_sha256: '):
+    ranking.read([first, old])
+
+
+def test_predictions_of_longbench_are_of_the_same_task(tmp_path):
+  scored = [(task, n, 0.5) for task in ('qasper', 'lcc') for n in (100, 5000)]
+  folders = [_write_longbench(tmp_path / name, scored, **_asked(qasper='x', lcc=lcc))
+             for name, lcc in (('a', 'y'), ('b', 'z'))]
+  found = ranking.read(folders)
+  assert [*found.cells] == [('qasper', '0-4k'), ('qasper', '4-8k')]
+  assert found.left_out == ['lcc at 0-4k', 'lcc at 4-8k']
+
+
+def test_what_is_not_run_any_more_is_left_out(tmp_path):
+  both = {('vt', n): 3 * [_ones(3, 4)] for n in (64, 96)}
+  first = _write(tmp_path / 'a', both)
+  second = _write(tmp_path / 'b', both, inputs=_INPUTS | {
+      'not_run': ['vt at 96 tokens']})
+  found = ranking.read([first, second])
+  assert [*found.cells] == [('vt', 64)] and found.left_out == ['vt at 96 tokens']
+
+
+def test_files_of_ruler_have_a_weaker_strict(tmp_path):
+  scored = {('vt', 64): 3 * [_ones(3, 4)]}
+  more = lambda names, **fields: ranking.table(ranking.read([
+      _write(tmp_path / name, scored, **fields) for name in names])).more
+  words = 'strict does not check that they are absent.'
+  assert words in more('ab', inputs=_asked(vt_64='x'))
+  assert words not in more('cd')
+  assert words not in more('ef', suite='babilong', inputs=_asked(vt_64='x'))
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
@@ -158,11 +256,43 @@ def test_what_differs_in_checkpoints_alone_may_differ(tmp_path):
   first = _write(tmp_path / 'a', scored)
   second = _write(
       tmp_path / 'b', scored, checkpoint='other', mesh={'data': 2}, num_resamples=10,
-      rope={'kind': 'yarn'}, inputs=_INPUTS | {'checkpoint_sha256': 'c', 'window': 9})
+      inputs=_INPUTS | {'checkpoint_sha256': 'c'})
   found = ranking.read([first, second])
   assert found.names == ['a', 'b']
   assert f'SHA-256: a {12 * "a"}, b c; template of prompts {12 * "b"}.' in (
       ranking.table(found).more)
+  # How a checkpoint was run is told beside its hash.
+  third = _write(
+      tmp_path / 'c', scored, dtype='bfloat16', window=512,
+      rope={'kind': 'yarn', 'factor': 4.0, 'original_length': 2048},
+      inputs=_INPUTS | {'window': 512})
+  assert (f'SHA-256: a {12 * "a"} (window 128 tokens), c {12 * "a"} (yarn by 4 from '
+          '2,048 tokens, bfloat16, window 512 tokens); template') in (
+              ranking.table(ranking.read([first, third])).more)
+
+
+def test_the_committed_ranking_is_remade_and_its_text_says_what_it_shows():
+  folder = ROOT / 'experiments/results/ranking_qa1'
+  runs = sorted(path.parent for path in folder.glob('*/config.json'))
+  made = ranking.table(ranking.read(runs))
+  assert tables.markdown(made) == (folder / 'tables/ranking.md').read_text()
+  assert tables.to_csv(made) == (folder / 'tables/ranking.csv').read_text()
+  text = ' '.join((folder / 'README.md').read_text().split())
+  shortcut, = {
+      sum(row.value for row in results.read_rows(run / 'results.csv')
+          if row.metric == 'shortcut' and row.length == n)
+      for run in runs for n in (96, 128, 160, 192, 256)}
+  assert f'the room that is named last is right in {shortcut:.0f}.' in text
+  best = max(r[f'score_{run.name}'] for run in runs for r in made.records
+             if r['length'] >= 160)
+  assert best < shortcut and f'no model has more than {best:.0f} %' in text
+  learned = {run.name for run in runs
+             if made.records[0][f'score_{run.name}'] > shortcut + 10}
+  assert learned == {'low_base_09', 'low_base_10'}
+  for r in made.records:
+    for name in learned if r['length'] == 128 and r['dialect'] == 'official' else ():
+      assert r[f'score_{name}'] >= 0.85 * made.records[0][f'score_{name}']
+  assert not any(r['beyond_noise'] for r in made.records)
 
 
 def _run(*arguments):

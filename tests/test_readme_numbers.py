@@ -302,6 +302,9 @@ def test_the_rows_of_generation():
     assert theirs.removeprefix('transformers: ').startswith(
         f"{rates['transformers']:.0f} (**{case['ratio']:.1f} times**; ")
     assert case['share_of_equal_tokens'] == 1
+  compiled = cases[2]['about']['vvlen']['programs_compiled']
+  assert lines[2][0].endswith(
+      f'; {compiled} programs are compiled, one of which generates')
   about = {name: x['peak_bytes_beside_model'] / 1e9
            for name, x in case['about'].items()}
   assert lines[3][1:] == [f"{about['vvlen']:.2f} GB", f"{about['transformers']:.2f} GB"]

@@ -9,8 +9,8 @@ from vvlen.reporting.numbers import interval_words, number
 from vvlen.reporting.tables import Record
 
 _KEPT = f'{100 * KEPT:.0f} %'
-_NOT_ABLE = (f'its interval does not lie {100 * MARGIN:.0f} points above a guess '
-             'without the context')
+_NOT_ABLE = (f'its interval does not lie {100 * MARGIN:.0f} points above a guess or a '
+             'shortcut')
 
 
 def answer(effects: Sequence[Effect]) -> list[str]:
@@ -40,30 +40,35 @@ def answer(effects: Sequence[Effect]) -> list[str]:
 def _of_one(effect: Effect) -> str:
   base, last = effect.lengths[0], effect.lengths[-1]
   interval = interval_words(100 * effect.low, 100 * effect.high, '.0f')
-  name = name_of(effect.task)
-  words = (f'{name[0].upper()}{name[1:]}: {_percent(effect.means[0])} {interval} at '
+  words = (f'{name_of(effect.task)}: {_percent(effect.means[0])} {interval} at '
            f'{base:,} tokens')
   if base == last:
     return f'{words}.'
+  up_to = f'at least {_KEPT} of that up to {_effective(effect)}'
   if effect.effective == last:
-    return f'{words}, and at least {_KEPT} of that up to {last:,}, the longest.'
-  up_to = (f'at least {_KEPT} of that up to {effect.effective:,}'
-           if effect.effective != base else f'less than {_KEPT} of that beyond')
+    return f'{words}, and {up_to}, the longest.'
   return f'{words}, {up_to}, and {_percent(effect.means[-1])} at {last:,}.'
 
 
 def _of_several(effects: Sequence[Effect]) -> str:
   base, last = effects[0].lengths[0], effects[0].lengths[-1]
   means = [sum(x.means[i] for x in effects) / len(effects) for i in (0, -1)]
-  lengths = sorted({x.effective for x in effects if x.effective}, reverse=True)
-  groups = [
-      f'{length:,} tokens for '
-      + ', '.join(name_of(x.task) for x in effects if x.effective == length)
-      for length in lengths]
-  more = f', and {_percent(means[1])} at {last:,}' if last != base else ''
-  return (f'Mean of the {len(effects)} tasks that can be done at {base:,} tokens: '
-          f'{_percent(means[0])} there{more}. Scores stay at {_KEPT} of that up to '
-          f'{"; ".join(groups)}.')
+  said = (f'Mean of the {len(effects)} tasks that can be done at {base:,} tokens: '
+          f'{_percent(means[0])} there')
+  if base == last:
+    return f'{said} ({", ".join(name_of(x.task) for x in effects)}).'
+  own = ', '.join(f'{name_of(x.task)} up to {_effective(x)}' for x in effects)
+  return (f'{said}, and {_percent(means[1])} at {last:,}. Each stays at or above '
+          f'{_KEPT} of its own score there: {own}.')
+
+
+def _effective(effect: Effect) -> str:
+  """Returns an effective length and, if it has one, its interval."""
+  words = f'{effect.effective:,}'
+  if math.isnan(effect.effective_low):
+    return words
+  ends = interval_words(effect.effective_low, effect.effective_high, ',.0f')
+  return f'{words} {ends}'
 
 
 def _percent(share: float) -> str:

@@ -9,7 +9,13 @@ from matplotlib.image import AxesImage
 import numpy as np
 
 from experiments.long_context import scores
-from experiments.long_context.tables import depths_of, lengths_of, name_of, Run
+from experiments.long_context.tables import (
+    depths_of,
+    joined,
+    lengths_of,
+    name_of,
+    Run,
+)
 from vvlen.evaluation.longbench import BUCKETS
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted
@@ -42,7 +48,7 @@ def by_length(run: Run) -> Figure:
       f'Mean score in % by number of tokens of the {run.length_of}, a panel for each '
       'task; '
       f'{_BANDS}; dotted: chance, the score of a guess without the context.{window} '
-      f'{run.source}',
+      f'{joined(run.source, run.prompts)}',
       f'{_samples(run, found.values(), "task and length")}; {_BANDS}')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
@@ -76,7 +82,7 @@ def by_depth(run: Run) -> Figure:
       1.2 + (0.3 + 0.28 * len(depths)) * lines, 'Score by depth and length',
       f'Mean score in % by number of tokens of the {run.length_of} and by where in the '
       f'context what is asked for stands{", a panel for each task" * (columns > 1)}. '
-      f'Empty: no sample. {run.source}',
+      f'Empty: no sample. {joined(run.source, run.prompts)}',
       _samples(run, [x for found in of_depth for x in found.values()], 'cell'))
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   words = [f'{x}' if run.suite == 'passkey' else f'{x}–{x + 25}' for x in depths]
@@ -122,7 +128,7 @@ def by_bucket(run: Run) -> Figure:
       1.2 + 0.22 * len(tasks), 'LongBench-E by task and length',
       'Mean score in %, a line for each task, a marker for each bucket of lengths of '
       f'texts in words; {_BARS}; 0 is the score of an empty answer. '
-      f'{run.source}',
+      f'{joined(run.source, run.prompts)}',
       f'{_samples(run, found.values(), "task and bucket")}; {_BARS}')
   axes = figure.subplots()
   for place, (bucket, (colour, marker)) in enumerate(

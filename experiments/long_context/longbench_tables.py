@@ -10,8 +10,8 @@ from experiments.long_context.scores import Cells
 from experiments.long_context.tables import (
     cell,
     dialect_words,
-    joined,
-    left_out,
+    MARGIN,
+    more_of,
     percent,
     Run,
 )
@@ -55,13 +55,12 @@ def three_means(
   categories = [
       np.mean([tasks[task] for task in members if task in tasks], axis=0)
       for members in CATEGORIES.values() if tasks.keys() & members.keys()]
-  single = min(map(len, found.values())) < 2
-  return {
-      name: (float(values[0]), np.nan, np.nan) if single else scores.ends(values)
-      for name, values in (
-          ('over_tasks', np.mean([*tasks.values()], axis=0)),
-          ('over_cells', np.mean([*drawn.values()], axis=0)),
-          ('over_categories', np.mean(categories, axis=0)))}
+  drawn_means = {'over_tasks': np.mean([*tasks.values()], axis=0),
+                 'over_cells': np.mean([*drawn.values()], axis=0),
+                 'over_categories': np.mean(categories, axis=0)}
+  if min(map(len, found.values())) < 2:
+    return {name: (float(x[0]), np.nan, np.nan) for name, x in drawn_means.items()}
+  return {name: scores.mean_and_interval(x) for name, x in drawn_means.items()}
 
 
 def means(run: Run) -> Table:
@@ -89,7 +88,7 @@ def means(run: Run) -> Table:
           'mean over some tasks is not that over all 13. There is no interval if a '
           'cell has a single sample.')
   return Table('means', 'Three means over LongBench-E', columns, records, note,
-               more=joined(left_out(run), more))
+               more=more_of(run, more))
 
 
 def by_bucket(run: Run) -> Table:
@@ -108,9 +107,10 @@ def by_bucket(run: Run) -> Table:
     record['chance'] = 100 * float(np.mean(np.concatenate(
         [values for (own, _), values in chance.items() if own == task])))
     base = record[BUCKETS[0]]
+    able = record[f'{BUCKETS[0]}_low'] > record['chance'] + 100 * MARGIN
     record |= {
         f'change_{place}': 100 * (record[place] / base - 1)
-        if base > record['chance'] else math.nan for place in BUCKETS[1:]}
+        if able else math.nan for place in BUCKETS[1:]}
     records.append(record)
   columns = {
       'task': lambda r: r['task'],
@@ -125,16 +125,15 @@ def by_bucket(run: Run) -> Table:
           'window allows lose their middle, so buckets are of texts, not of what the '
           'model read: the metric num_tokens in results.csv is that. Change: '
           f'(S_L − S_base) / S_base in %, with the bucket {BUCKETS[0]} as the base, if '
-          'its mean is above chance.')
+          f'its interval lies {100 * MARGIN:.0f} points above chance.')
   return Table('scores', 'Score by task and bucket', columns, records, note,
-               more=joined(left_out(run), more))
+               more=more_of(run, more))
 
 
 def dialects(run: Run) -> Table:
-  """Makes the table of scores of all samples in all dialects, with ranks of tasks."""
+  """Makes the table of scores of all samples of a task in all dialects."""
   whole: dict[str, Cells] = {}
-  for name in DIALECTS:
-    found = scores.cells(run.rows, f'score_{name}')
+  for name, found in dialect_tables.cells_of(run).items():
     for task in scores.tasks_of(run.rows):
       own = [found[x] for x in sorted(found) if x[0] == task]
       whole.setdefault(name, {})[task, 'all'] = np.concatenate(own)

@@ -1,7 +1,8 @@
 """Which checkpoint is better, and does the dialect of scores change that?
 
 Reads runs of one suite, of a checkpoint each, and ranks them by each task and length in
-each dialect. Only what all runs have answered is compared. Runs without JAX.
+each dialect. Only what all runs were asked and have answered is compared. Runs without
+JAX.
 
   python -m experiments.long_context.ranking runs/first runs/second
 
@@ -9,7 +10,7 @@ With --output=FOLDER, the table is also written into FOLDER/tables.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import itertools
 import os
 import re
@@ -21,7 +22,9 @@ from etils import epath
 import numpy as np
 
 from experiments.harness import errors, paths
-from experiments.long_context import scores
+from experiments.long_context import dialect_tables, scores, settings
+from experiments.long_context.longbench_tables import MEANS, three_means
+from experiments.long_context.scores import Cells
 from experiments.long_context.tables import joined, name_of
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import run_folder
@@ -34,7 +37,7 @@ _MAY_DIFFER = re.compile(
     'babi|batch_size|beyond_window|checkpoint|data|dialect|dtype|lengths|multiples'
     '|num_resamples|num_samples|predictions|text|window|(mesh|rope)[.].*'
     '|inputs[.](bad_lines|checkpoint_sha256|ends|not_run|predictions_sha256|samples'
-    '|window)')
+    '|window|asked_sha256[.].*)')
 _EQUAL = 1e-9  # means that are closer are equal up to round-off
 # Of fewer samples, all of which may agree, a bootstrap shows too little noise.
 _FEWEST = 20
@@ -46,12 +49,24 @@ class Ranked(NamedTuple):
   """Scores of the same samples by several checkpoints."""
 
   names: list[str]  # of the checkpoints, C
-  sources: list[str]  # their hashes
+  sources: list[str]  # their hashes, and how they were run
   template: str  # hash of that of their prompts
   cells: dict[Cell, dict[str, np.ndarray]]  # scores [C, samples] by dialect
   left_out: list[str]  # tasks and lengths of which not all runs have the same samples
   num_resamples: int
   seed: int
+  suite: str
+  made_elsewhere: bool  # the predictions
+
+
+class _Group(NamedTuple):
+  """Cells that are ranked together, or a mean over them."""
+
+  task: str  # or what the mean is over
+  length: int | str
+  cells: list[Cell]
+  # (scores of the cells, bootstrap samples, seed) -> mean and ends of its interval
+  interval: Callable[[Cells, int, int], tuple[float, float, float]]
 
 
 def main() -> None:
@@ -95,12 +110,14 @@ def read(folders: Sequence[epath.PathLike]) -> Ranked:
     if differing:
       raise ValueError(f'{folder} and {folders[0]} differ in {", ".join(differing)}: '
                        'their checkpoints were not asked the same, in the same order')
-  runs = [_samples(folder) for folder in folders]
+  runs = [_samples(folder, config.get('inputs.not_run', ()))
+          for folder, config in zip(folders, configs, strict=True)]
   everywhere: dict[Cell, dict[str, np.ndarray]] = {}
   left_out = []
   for cell in dict.fromkeys(itertools.chain.from_iterable(runs)):
     own = [run.get(cell, {}) for run in runs]
-    if all(x.keys() == own[0].keys() for x in own):
+    if len({_asked(config, cell) for config in configs}) == 1 and all(
+        x.keys() == own[0].keys() for x in own):
       everywhere[cell] = {
           dialect: np.array([[run[sample][place] for sample in sorted(run)]
                              for run in own])
@@ -112,11 +129,44 @@ def read(folders: Sequence[epath.PathLike]) -> Ranked:
   names = [epath.Path(folder).name for folder in folders]
   if len({*names}) < len(names):
     names = [str(folder) for folder in folders]
-  sha = lambda config, name: str(config.get(f'inputs.{name}_sha256', ''))[:12]
+  first = configs[0]
   return Ranked(
-      names, [sha(x, 'checkpoint') or sha(x, 'predictions') for x in configs],
-      sha(configs[0], 'template'), everywhere, left_out,
-      int(configs[0]['num_resamples']), int(configs[0]['seed']))
+      names, _sources(configs), _sha(first, 'template'), everywhere, left_out,
+      int(first['num_resamples']), int(first['seed']),
+      first['suite'], 'inputs.predictions_sha256' in first)
+
+
+def _sha(config: Mapping[str, Any], name: str) -> str:
+  """Returns the first digits of a hash of a run, '' if it has none."""
+  return str(config.get(f'inputs.{name}_sha256', ''))[:12]
+
+
+def _sources(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Returns the hash of each run's weights or predictions, and how it was run.
+
+  A window is named where it is not the checkpoint's own, or where windows differ.
+  """
+  windows = [config.get('inputs.window', 0) for config in configs]
+  sources = []
+  for config, window in zip(configs, windows, strict=True):
+    found = settings.changes(config)
+    if len({*windows}) > 1 and not config.get('window'):
+      found.append(settings.window_words(window))
+    words = f' ({", ".join(found)})' if found else ''
+    sources.append(
+        f'{_sha(config, "checkpoint") or _sha(config, "predictions")}{words}')
+  return sources
+
+
+def _asked(config: Mapping[str, Any], cell: Cell) -> str:
+  """Returns the hash of what predictions made elsewhere answer, '' of other runs.
+
+  Of LongBench it is that of a task, all buckets together.
+  """
+  task, length = cell
+  hashes = [config.get(f'inputs.asked_sha256.{part}', '')
+            for part in (f'{task}_{length}', task)]
+  return str(hashes[0] or hashes[1])
 
 
 def _place(folder: epath.PathLike) -> str:
@@ -132,18 +182,24 @@ def _config(folder: epath.Path) -> dict[str, Any]:
     raise nothing
   with run_folder.reading(folder / 'config.json', of='a suite') as stored:
     study, config = stored['study'], run_folder.flatten(stored['config'])
-    _ = config['num_resamples'], config['seed']
+    _ = config['num_resamples'], config['seed'], config['suite']
+    settings.changes(config)
   if study != 'long_context':
     raise nothing
   return config
 
 
 def _samples(
-    folder: epath.PathLike
+    folder: epath.PathLike, not_run: Collection[str]
 ) -> dict[Cell, dict[tuple[Any, ...], list[float]]]:
-  """Returns the scores of each sample of which all are there, by dialect."""
+  """Returns the scores of each sample of which all are there, by dialect.
+
+  Args:
+    folder: of the run.
+    not_run: as in `scores.read_rows`.
+  """
   found: dict[tuple[Any, ...], dict[str, float]] = {}
-  for row in scores.read_rows(folder):
+  for row in scores.read_rows(folder, not_run):
     key = row.arm, scores.bucket_of(row), row.seed, row.length
     found.setdefault(key, {})[row.metric] = row.value
   metrics = [f'score_{dialect}' for dialect in DIALECTS]
@@ -158,10 +214,11 @@ def _samples(
 def table(ranked: Ranked) -> Table:
   """Makes the table: a row for each task, length and dialect, and for means of tasks.
 
-  Means are of the tasks at a length of which all have this length.
+  Means are of the tasks at a length of which all have this length; of LongBench also
+  the three published ones, over all cells.
   """
   count = len(ranked.names)
-  records = [record for cells in _groups(ranked) for record in _records(ranked, cells)]
+  records = [record for group in _groups(ranked) for record in _records(ranked, group)]
   columns = {
       'task': lambda r: name_of(r['task']),
       'length': lambda r: _length_words(r['length']).removesuffix(' tokens'),
@@ -183,12 +240,14 @@ def table(ranked: Ranked) -> Table:
               f'{", ".join(ranked.left_out)}.' if ranked.left_out else '')
   more = joined(
       left_out, f'SHA-256: {hashes}{of_template}.',
+      dialect_tables.strict_words(ranked.suite, ranked.made_elsewhere),
       'Beyond noise: of the pairs turned, those of which the 95 % intervals of both '
       'differences exclude 0, without correction for the number of rows and pairs '
       '(bootstrap over samples, those of both checkpoints together; at least '
-      f'{_FEWEST} samples of a task). Prompts differ between tokenizers, and those of '
-      'LongBench that are too long are cut to the window of each checkpoint. Where '
-      'dialects are the same rule, as official and lm_eval of RULER, no pair can turn.')
+      f'{_FEWEST} samples of each task and length). Prompts differ between tokenizers, '
+      'and those of LongBench that are too long are cut to the window of each '
+      'checkpoint. Where dialects are the same rule, as official and lm_eval of RULER, '
+      'no pair can turn.')
   return Table('ranking', 'Order of checkpoints by dialect', columns, records, note,
                ('task', 'length', 'dialect', 'pairs turned', 'order'), more)
 
@@ -200,45 +259,57 @@ def turned(x: np.ndarray, y: np.ndarray) -> list[tuple[int, int]]:
           and (x[i] > x[j]) != (y[i] > y[j])]
 
 
-def _groups(ranked: Ranked) -> list[list[Cell]]:
-  """Returns the cells of each group of rows: one, or those of all tasks at a length."""
+def _groups(ranked: Ranked) -> list[_Group]:
+  """Returns the groups of rows: each cell, and the means."""
+  mean = lambda found, *more: scores.mean_interval([*found.values()], *more)
   tasks = dict.fromkeys(task for task, _ in ranked.cells)
   lengths = dict.fromkeys(length for _, length in ranked.cells)
-  groups = [[cell] for cell in ranked.cells]
+  groups = [_Group(*cell, [cell], mean) for cell in ranked.cells]
   for length in lengths if len(tasks) > 1 else ():
     own = [(task, length) for task in tasks if (task, length) in ranked.cells]
     if len(own) == len(tasks):
-      groups.append(own)
+      groups.append(_Group('mean', length, own, mean))
+  if ranked.suite == 'longbench':
+    groups += [
+        _Group(f'mean {words}', 'all', [*ranked.cells],
+               lambda *args, name=name: three_means(*args)[name])
+        for name, words in MEANS.items()]
   return groups
 
 
-def _records(ranked: Ranked, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-  """Returns a record for each dialect; the mean over tasks weighs each alike."""
-  values = {dialect: [ranked.cells[cell][dialect] for cell in cells]
+def _records(ranked: Ranked, group: _Group) -> list[dict[str, Any]]:
+  """Returns a record for each dialect."""
+  scored = {dialect: {cell: ranked.cells[cell][dialect] for cell in group.cells}
             for dialect in DIALECTS}
-  means = {dialect: np.mean([x.mean(axis=1) for x in own], axis=0)
-           for dialect, own in values.items()}
+  means = {  # whose intervals are not used
+      dialect: np.array([
+          group.interval({cell: x[i] for cell, x in own.items()}, 1, ranked.seed)[0]
+          for i in range(len(ranked.names))])
+      for dialect, own in scored.items()}
   official = DIALECTS[0]
-  sign = lambda dialect, i, j: _sign(
-      [x[i] - x[j] for x in values[dialect]], ranked.num_resamples, ranked.seed)
+
+  def sign(dialect: str, i: int, j: int) -> int:
+    differences = {cell: x[i] - x[j] for cell, x in scored[dialect].items()}
+    return _sign(ranked, group, differences)
+
   records = []
   for dialect in DIALECTS:
     pairs = turned(means[official], means[dialect])
     records.append({
-        'task': 'mean' if len(cells) > 1 else cells[0][0], 'length': cells[0][1],
-        'samples': sum(x.shape[1] for x in values[dialect]), 'dialect': dialect,
-        'turned': len(pairs), 'beyond_noise': sum(
+        'task': group.task, 'length': group.length,
+        'samples': sum(x.shape[1] for x in scored[dialect].values()),
+        'dialect': dialect, 'turned': len(pairs), 'beyond_noise': sum(
             sign(official, i, j) * sign(dialect, i, j) < 0 for i, j in pairs),
         **{f'score_{name}': 100 * float(mean)
            for name, mean in zip(ranked.names, means[dialect], strict=True)}})
   return records
 
 
-def _sign(groups: Sequence[np.ndarray], num_resamples: int, seed: int) -> int:
+def _sign(ranked: Ranked, group: _Group, differences: Cells) -> int:
   """Returns the sign of a mean difference, 0 if its interval includes 0."""
-  if min(map(len, groups)) < _FEWEST:
+  if min(map(len, differences.values())) < _FEWEST:
     return 0
-  _, low, high = scores.mean_interval(groups, num_resamples, seed)
+  _, low, high = group.interval(differences, ranked.num_resamples, ranked.seed)
   return (low > 0) - (high < 0)
 
 

@@ -10,6 +10,7 @@ from experiments.long_context import (
     figures,
     longbench_tables,
     scores,
+    settings,
     tables,
 )
 from experiments.long_context.answer import answer, longbench_answer
@@ -52,20 +53,21 @@ def write(workdir: epath.PathLike) -> Report:
   with run_folder.reading(folder / 'config.json', of='a suite') as stored:
     config = stored['config']
     inputs = config['inputs']
-    run = Run(config['suite'], (), config['dialect'], int(config['num_resamples']),
-              int(config['seed']), int(inputs.get('window', 0)), _source(inputs),
-              inputs.get('not_run', ()), config.get('length_of', 'prompt'))
+    run = Run(
+        suite=config['suite'], rows=(), dialect=config['dialect'],
+        num_resamples=int(config['num_resamples']), seed=int(config['seed']),
+        window=int(inputs.get('window', 0)), source=_source(config),
+        not_run=inputs.get('not_run', ()),
+        length_of=config.get('length_of', 'prompt'),
+        answer_tokens=int(config.get('answer_tokens', 0)), prompts=_prompts(inputs))
     question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
-  # A task and length that is not run any more, as a later sample does not fit, is in no
-  # table.
-  run = run._replace(rows=[row for row in scores.read_rows(folder) if scores.place_of(
-      row.arm, row.length or 0) not in run.not_run])
+  run = run._replace(rows=scores.read_rows(folder, run.not_run))
   if run.suite == 'longbench':
     made = longbench_tables.make(run)
     said = longbench_answer(made[0].records, run.dialect, run.window)
   else:
     made = [*tables.make(run), dialect_tables.by_length(run)]
-    said = answer(tables.effects(run))
+    said = [*answer(tables.effects(run)), *filter(None, [tables.beyond_words(run)])]
   write_tables(folder, made)
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(run))
@@ -77,12 +79,20 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(question, said, made, paths, 1, missing, _ABOUT[run.suite])
 
 
-def _source(inputs: dict[str, Any]) -> str:
-  """Returns a sentence with what identifies weights and prompts."""
+def _source(config: dict[str, Any]) -> str:
+  """Returns a sentence with what identifies the weights, and how they were run."""
+  inputs = config['inputs']
   if 'predictions_sha256' in inputs:
     text = f'Predictions {inputs["predictions_sha256"][:12]}, made elsewhere.'
   else:
-    text = (f'Weights {inputs["checkpoint_sha256"][:12]}, template of prompts '
-            f'{inputs["template_sha256"][:12]} (SHA-256).')
+    changes = ', '.join(settings.changes(run_folder.flatten(config)))
+    text = (f'Weights {inputs["checkpoint_sha256"][:12]}'
+            f'{f" ({changes})" if changes else ""}.')
   bad = inputs.get('bad_lines', 0)
   return f'{text} Lines that could not be used: {bad}.' if bad else text
+
+
+def _prompts(inputs: dict[str, Any]) -> str:
+  """Returns a sentence with what identifies prompts, '' if that is not known."""
+  template = inputs.get('template_sha256', '')
+  return f'SHA-256 of the template of prompts: {template[:12]}.' if template else ''

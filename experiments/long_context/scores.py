@@ -8,15 +8,16 @@ The columns of a row:
   length      the tokens of its prompt, or of BABILong's context with
               config.length_of='context'; of LongBench the words of its text
   depth       where in the context stands what is asked for, in percent
-  metric      `score_DIALECT`, `chance` or `num_tokens`
+  metric      `score_DIALECT`, `chance`, `shortcut` or `num_tokens`
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from etils import epath
 import numpy as np
 
+from experiments.long_context import shortcuts
 from vvlen.evaluation import babilong, longbench, ruler, ruler_files
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import results
@@ -62,6 +63,9 @@ def rows_of(suite: str, task: str, records: Iterable[dict[str, Any]]) -> list[Ro
     values = {f'score_{dialect}': score(suite, task, record, dialect)
               for dialect in DIALECTS}
     values['chance'] = record['chance']
+    shortcut = _shortcut(suite, task, record)
+    if shortcut is not None:
+      values['shortcut'] = shortcut
     if 'num_tokens' in record:  # not of predictions made elsewhere
       values['num_tokens'] = record['num_tokens']
     rows += [Row(suite, task, record['index'], record['length'], metric, value,
@@ -69,18 +73,38 @@ def rows_of(suite: str, task: str, records: Iterable[dict[str, Any]]) -> list[Ro
   return rows
 
 
+def _shortcut(suite: str, task: str, record: dict[str, Any]) -> float | None:
+  """Returns the score of an answer that does not depend on what is asked.
+
+  It is not known of predictions made elsewhere, nor defined for LongBench.
+  """
+  if suite == 'longbench' or 'settings' not in record:
+    return None
+  if suite == 'babilong':
+    return shortcuts.of_story(task, record['settings']['facts'], record['question'],
+                              record['answers'][0])
+  return shortcuts.of_needles(
+      len(record['answers']), len(record['others']), record['chance'])
+
+
 def sample_of(row: Row) -> tuple[Any, ...]:
   """Returns the sample to which a row belongs."""
   return row.arm, row.length, row.seed
 
 
-def read_rows(folder: epath.PathLike) -> list[Row]:
+def read_rows(folder: epath.PathLike, not_run: Collection[str] = ()) -> list[Row]:
   """Returns the rows of a run's results.csv.
+
+  Args:
+    folder: of the run.
+    not_run: tasks and lengths, as in `place_of`, that are not run any more, as a later
+      sample does not fit; their rows are left out.
 
   Raises:
     ValueError: if there are none, the file is damaged or of another study.
   """
-  return results.read_run(folder, '|'.join(SUITES), TASKS)
+  return [row for row in results.read_run(folder, '|'.join(SUITES), TASKS)
+          if place_of(row.arm, row.length or 0) not in not_run]
 
 
 def place_of(task: str, length: int) -> str:
@@ -108,11 +132,27 @@ def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
     metric: such as 'score_official'.
     depth: only of samples with this depth; None: of all.
   """
+  return {cell: np.array([own[i] for i in sorted(own)])
+          for cell, own in _by_sample(rows, metric, depth).items()}
+
+
+def differences(rows: Sequence[Row], metric: str, other: str) -> Cells:
+  """Returns metric − other by task and length, of the samples that have both."""
+  first, second = _by_sample(rows, metric), _by_sample(rows, other)
+  return {cell: np.array([first[cell][i] - second[cell][i] for i in sorted(
+      first[cell].keys() & second[cell].keys())])
+          for cell in first if cell in second}
+
+
+def _by_sample(
+    rows: Iterable[Row], metric: str, depth: int | None = None
+) -> dict[tuple[str, int | str], dict[int, float]]:
+  """Returns {(task, length or bucket): {sample: value}}; arguments as in `cells`."""
   found: dict[tuple[str, int | str], dict[int, float]] = {}
   for row in rows:
     if row.metric == metric and depth in (None, row.depth):
       found.setdefault((row.arm, bucket_of(row)), {})[row.seed] = row.value
-  return {cell: np.array([own[i] for i in sorted(own)]) for cell, own in found.items()}
+  return found
 
 
 def interval(
@@ -126,7 +166,7 @@ def interval(
   return mean_interval(groups, num_resamples, seed)
 
 
-def ends(drawn: np.ndarray) -> tuple[float, float, float]:
+def mean_and_interval(drawn: np.ndarray) -> tuple[float, float, float]:
   """Returns the first value, and the percentiles 2.5 and 97.5 of the others."""
   low, high = percentile_interval(drawn[1:])
   return float(drawn[0]), float(low), float(high)
@@ -143,6 +183,19 @@ def mean_interval(
   if not groups or min(map(len, groups)) < 2:
     mean = float(np.mean([x.mean() for x in groups])) if groups else np.nan
     return mean, np.nan, np.nan
-  drawn = [resampled_means(x, np.ones(len(x)), num_resamples, seed + place)
-           for place, x in enumerate(groups)]
-  return ends(np.mean(drawn, axis=0))
+  return mean_and_interval(drawn_means(groups, num_resamples, seed))
+
+
+def drawn_means(
+    groups: Sequence[np.ndarray], num_resamples: int, seed: int
+) -> np.ndarray:
+  """Returns the mean of the means of groups, then those of R bootstrap samples.
+
+  Each group is resampled by itself. Which samples are drawn depends on the seed, on a
+  group's place and on its size.
+
+  Returns:
+    [1 + R].
+  """
+  return np.mean([resampled_means(x, np.ones(len(x)), num_resamples, seed + place)
+                  for place, x in enumerate(groups)], axis=0)

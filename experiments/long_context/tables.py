@@ -1,6 +1,6 @@
 """The tables of a suite with lengths in tokens. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import math
 from typing import Any, NamedTuple
 
@@ -8,10 +8,11 @@ import numpy as np
 
 from experiments.long_context import scores
 from experiments.long_context.scores import Cells
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import from_to, number
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
   blank_without,
+  cell_if,
   CellText,
   interval_cell,
   interval_fields,
@@ -21,9 +22,10 @@ from vvlen.reporting.tables import (
 )
 
 KEPT = 0.85  # of the score at the base length, up to the effective length
-# How far the interval at the base length must lie above chance, for 85 % of the score
-# to say more than a few answers do.
+# How far the interval at the base length must lie above chance and a shortcut, for 85 %
+# of the score to say more than a few answers do.
 MARGIN = 0.1
+_EQUAL = 1e-9  # means that are closer are equal up to round-off
 NAMES = {
     'passkey': 'pass key', 'niah_single': 'single needle',
     'niah_multikey': 'several keys', 'niah_multivalue': 'several values',
@@ -41,9 +43,16 @@ class Run(NamedTuple):
   num_resamples: int  # bootstrap samples
   seed: int  # of the bootstrap
   window: int
-  source: str  # a sentence with the hashes of weights and template
+  source: str  # a sentence with the hash of weights, and how they were run
   not_run: Sequence[str] = ()  # what was left out because prompts do not fit
   length_of: str = 'prompt'  # or 'context': what lengths count the tokens of
+  answer_tokens: int = 0  # the most of an answer
+  prompts: str = ''  # a sentence with the hash of their template
+
+  @property
+  def made_elsewhere(self) -> bool:
+    """Whether the predictions were made elsewhere, with a window that is not known."""
+    return not self.window
 
 
 class Effect(NamedTuple):
@@ -55,12 +64,15 @@ class Effect(NamedTuple):
   low: float  # end of the interval at the base length
   high: float
   chance: float  # at the base length
-  effective: int | None  # the effective length; None if the task cannot be done
+  shortcut: float  # the same of an answer that does not depend on the question, or nan
+  effective: int  # the effective length, if `able`
+  effective_low: float  # end of its interval, nan if a length has a single sample
+  effective_high: float
 
   @property
   def able(self) -> bool:
-    """Whether the score at the base length is well above chance."""
-    return self.low > self.chance + MARGIN
+    """Whether the score at the base length is well above chance and a shortcut."""
+    return self.low > np.fmax(self.chance, self.shortcut) + MARGIN
 
 
 def make(run: Run) -> list[Table]:
@@ -69,6 +81,11 @@ def make(run: Run) -> list[Table]:
   if run.suite in ('passkey', 'babilong') and depths_of(run):
     made.append(by_depth(run))
   return made
+
+
+def more_of(run: Run, *sentences: str) -> str:
+  """Returns what is folded below a table, and what was left out before it."""
+  return joined(left_out(run), *sentences, run.prompts)
 
 
 def left_out(run: Run) -> str:
@@ -92,6 +109,47 @@ def lengths_of(found: Cells) -> list[int]:
   return sorted({place for _, place in found if isinstance(place, int)})
 
 
+def beyond_window(run: Run) -> list[int]:
+  """Returns the lengths whose prompts, with BOS and answers, exceed the window."""
+  if run.made_elsewhere or run.suite == 'longbench':
+    return []
+  read: dict[int, float] = {}
+  for row in run.rows:
+    if row.length is not None:
+      own = row.value if row.metric == 'num_tokens' else row.length
+      read[row.length] = max(read.get(row.length, 0), own)
+  return sorted(n for n, most in read.items() if most + run.answer_tokens > run.window)
+
+
+def beyond_words(run: Run) -> str:
+  """Returns a sentence on the lengths beyond the window, '' if there are none."""
+  beyond = beyond_window(run)
+  return (f'From {beyond[0]:,} tokens on, prompts with BOS and answers of up to '
+          f'{run.answer_tokens} tokens exceed the window, {run.window:,} tokens.'
+          if beyond else '')
+
+
+def of_lengths(
+    run: Run, lengths: Sequence[int], header: str, cell_of: Callable[[int], CellText]
+) -> dict[str, CellText]:
+  """Returns a column for each length, with a star beyond the window.
+
+  Args:
+    run: of the table.
+    lengths: in tokens.
+    header: such as 'change at {}'.
+    cell_of: length -> its cell.
+  """
+  beyond = beyond_window(run)
+  return {header.format(f'{n:,}') + ' *' * (n in beyond): cell_of(n) for n in lengths}
+
+
+def _star(run: Run) -> str:
+  """Returns the sentence that explains a star, '' if there is none."""
+  words = beyond_words(run)
+  return f'* {words}' if words else ''
+
+
 def percent(values: tuple[float, float, float], name: str) -> dict[str, float]:
   """Returns a mean and its interval in percent, as the fields of a record."""
   return interval_fields(name, [100 * x for x in values])
@@ -109,33 +167,37 @@ def by_length(run: Run) -> Table:
   records: list[dict[str, Any]] = []
   for task in tasks:
     own = {n: found.get((task, n), np.array([])) for n in lengths}
-    record = {'task': task, 'samples': max(map(len, own.values()))}
+    record: dict[str, Any] = {'task': task}
     for n, values in own.items():
       record |= percent(
           scores.interval(values, run.num_resamples, run.seed), f'score_{n}')
+      record[f'samples_{n}'] = len(values)
     records.append(record)
   if len(tasks) > 1:
-    record = {'task': 'mean', 'samples': sum(r['samples'] for r in records)}
+    record = {'task': 'mean'}
     for n in lengths:
       groups = [found[task, n] for task in tasks if (task, n) in found]
       whole = groups if len(groups) == len(tasks) else []
       record |= percent(
           scores.mean_interval(whole, run.num_resamples, run.seed), f'score_{n}')
+      record[f'samples_{n}'] = sum(map(len, whole))
     records.append(record)
   columns = {
-      'task': lambda r: name_of(r['task']), 'samples': lambda r: f'{r["samples"]}',
-      **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
+      'task': lambda r: name_of(r['task']),
+      'samples': lambda r: from_to(
+          [r[f'samples_{n}'] for n in lengths if r[f'samples_{n}']] or [0], '.0f'),
+      **of_lengths(run, lengths, '{} tokens', lambda n: cell(f'score_{n}'))}
   note = (f'Mean score in % of the samples of each length [95 %: bootstrap over '
           f'samples]. {dialect_words(run)} {run.source}')
   most = ' of common words at most that,' * ('common_words' in tasks)
-  of = (f'that of a {run.length_of},{most} without BOS. Answers are greedy.'
-        if run.window else 'that in the name of a file or folder.')
-  more = (f'A length is {of} The mean is '
-          'that over tasks, whose samples are drawn again task by task. Percentile '
-          'intervals of few samples are too narrow, and have no width where all '
-          'samples have one score.')
+  of = ('that in the name of a file or folder.' if run.made_elsewhere else
+        f'that of a {run.length_of},{most} without BOS. Answers are greedy.')
+  more = (f'A length is {of} Samples: of each length, from the fewest to the most. The '
+          'mean is that over tasks, whose samples are drawn again task by task. '
+          'Percentile intervals of few samples are too narrow, and have no width where '
+          'all samples have one score.')
   return Table('scores', 'Score by task and length', columns, records, note,
-               more=joined(left_out(run), more))
+               more=more_of(run, _star(run), more))
 
 
 def dialect_words(run: Run) -> str:
@@ -143,35 +205,50 @@ def dialect_words(run: Run) -> str:
   return f'Dialect: {run.dialect}.'
 
 
+class _Values(NamedTuple):
+  """Values by task and length."""
+
+  score: Cells
+  chance: Cells
+  shortcut: Cells  # without the tasks and lengths of which it is not known
+
+
 def effects(run: Run) -> list[Effect]:
   """Returns how each task depends on the length; the base length is its shortest."""
-  cells = _score_and_chance(run)
-  return [_effect(run, cells, task, [task], sorted(
-      n for own, n in cells[0] if own == task and isinstance(n, int)))
+  values = _values(run)
+  return [_effect(run, values, task, [task], sorted(
+      n for own, n in values.score if own == task and isinstance(n, int)))
           for task in scores.tasks_of(run.rows)]
 
 
-def _score_and_chance(run: Run) -> tuple[Cells, Cells]:
-  return (scores.cells(run.rows, f'score_{run.dialect}'),
-          scores.cells(run.rows, 'chance'))
+def _values(run: Run) -> _Values:
+  found, chance, shortcut = (
+      scores.cells(run.rows, metric)
+      for metric in (f'score_{run.dialect}', 'chance', 'shortcut'))
+  # A prompt has no number but its pass key.
+  return _Values(found, chance, chance if run.suite == 'passkey' else shortcut)
 
 
 def _effect(
-    run: Run, cells: tuple[Cells, Cells], name: str, tasks: Sequence[str],
-    lengths: list[int],
+    run: Run, values: _Values, name: str, tasks: Sequence[str], lengths: list[int]
 ) -> Effect:
-  """Returns how the mean over tasks depends on the length."""
-  found, chance = cells
-  means = np.array([
-      np.mean([found[task, n].mean() for task in tasks]) for n in lengths])
-  _, low, high = scores.mean_interval(
-      [found[task, lengths[0]] for task in tasks], run.num_resamples, run.seed)
-  guess = float(np.mean([chance[task, lengths[0]].mean() for task in tasks]))
-  effect = Effect(name, lengths, means, low, high, guess, None)
-  if effect.able:
-    kept = np.logical_and.accumulate(means >= KEPT * means[0])
-    effect = effect._replace(effective=lengths[int(kept.sum()) - 1])
-  return effect
+  """Returns how the mean over tasks depends on the length.
+
+  Samples of one number are drawn together at all lengths that have as many, as BABILong
+  asks the same questions at all of them.
+  """
+  groups = [[values.score[task, n] for task in tasks] for n in lengths]
+  drawn = np.array([  # [lengths, 1 + R]
+      scores.drawn_means(own, run.num_resamples, run.seed) for own in groups])
+  _, low, high = scores.mean_interval(groups[0], run.num_resamples, run.seed)
+  kept = np.logical_and.accumulate(drawn >= KEPT * drawn[0] - _EQUAL)
+  effective = np.array(lengths)[kept.sum(axis=0) - 1]
+  ends = (math.nan, math.nan) if min(len(x) for own in groups for x in own) < 2 else (
+      np.quantile(effective[1:], (0.025, 0.975), method='inverted_cdf'))
+  at_base = lambda cells: float(np.mean([
+      np.mean(cells.get((task, lengths[0]), math.nan)) for task in tasks]))
+  return Effect(name, lengths, drawn[:, 0], low, high, at_base(values.chance),
+                at_base(values.shortcut), int(effective[0]), *map(float, ends))
 
 
 def effective_lengths(run: Run) -> Table:
@@ -180,40 +257,58 @@ def effective_lengths(run: Run) -> Table:
   lengths = sorted({n for effect in found for n in effect.lengths})
   whole = [n for n in lengths if all(n in effect.lengths for effect in found)]
   if len(found) > 1 and whole and whole[0] == lengths[0]:
-    found.append(_effect(run, _score_and_chance(run), 'mean',
-                         [effect.task for effect in found], whole))
-  records = []
-  for effect in found:
-    change = effect.means / effect.means[0] - 1 if effect.able else (
-        np.full(len(effect.lengths), np.nan))
-    of_length = dict(zip(effect.lengths, 100 * change, strict=True))
-    records.append({
-        'task': effect.task, 'base_length': effect.lengths[0],
-        **percent((effect.means[0], effect.low, effect.high), 'base_score'),
-        'chance': 100 * effect.chance, 'well_above_chance': effect.able,
-        'effective_length': effect.effective,
-        **{f'change_{n}': float(of_length.get(n, math.nan)) for n in lengths}})
+    found.append(_effect(run, _values(run), 'mean', [x.task for x in found], whole))
+  records = [_effective_record(effect, lengths) for effect in found]
   columns = {
       'task': lambda r: name_of(r['task']),
       'base': lambda r: f'{r["base_length"]:,}',
       'score at the base [95 %]': cell('base_score'),
-      'chance': lambda r: number(r['chance'], '.1f'),
-      'effective length': lambda r: (
-          f'{r["effective_length"]:,}' if r['well_above_chance'] else
-          'not well above chance'),
-      **{f'change at {n:,}': number_cell(f'change_{n}', '+.0f')
-         for n in lengths[1:]}}
-  note = (f'Up to the effective length, means stay at {100 * KEPT:.0f} % of the base, '
-          'the shortest length; none if that is near chance. Change: (S_L − S_base) / '
-          f'S_base, in %. {dialect_words(run)} {run.source}')
-  more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
-          'context, 0 where it is not known, as in predictions of RULER made '
-          f'elsewhere. A task whose interval at the base length does not lie '
-          f'{100 * MARGIN:.0f} points above it has no effective length and no changes. '
-          'Means at other lengths are compared without their intervals. The mean is '
-          'that over tasks, at the lengths that all of them have.')
-  return Table('effective_length', 'Effective length and relative change', columns,
-               records, note, more=joined(left_out(run), more))
+      'chance, shortcut': lambda r: (
+          f'{number(r["chance"], ".1f")}, '
+          + ('unknown' if math.isnan(r['shortcut']) else number(r['shortcut'], '.1f'))),
+      'effective length [95 %]': cell_if(
+          lambda r: r['well_above_guess'], interval_cell('effective_length', ',.0f'),
+          'not well above a guess'),
+      **of_lengths(run, lengths[1:], 'change at {}',
+                   lambda n: number_cell(f'change_{n}', '+.0f'))}
+  note = (f'Up to the effective length, means are at least {100 * KEPT:.0f} % of the '
+          'base, the shortest length [95 %: bootstrap over samples]. '
+          f'{dialect_words(run)} {run.source}')
+  more = (
+      'Change: (S_L − S_base) / S_base, in %. Chance: the mean score in % of a guess '
+      'of the right kind that ignores the context, 0 where it is not known, as in '
+      'predictions of RULER made elsewhere. Shortcut: that of an answer that takes a '
+      'fitting word of the context whatever is asked: of four needles any one, of a '
+      'story the label that it names last; chance if there is one word alone. A task '
+      f'whose interval at the base length does not lie {100 * MARGIN:.0f} points above '
+      'both has no effective length and no changes. For the interval of the effective '
+      'length, the samples of all lengths are drawn again. The mean is that over '
+      'tasks, at the lengths that all of them have.')
+  unknown = (
+      'Where the score of a shortcut is unknown, it may be above chance, and the '
+      'effective length that of the shortcut: the room that is named last answers half '
+      'of the stories of qa1, and more of those of up to four facts.')
+  return Table(
+      'effective_length', 'Effective length and relative change', columns, records,
+      note, more=more_of(
+          run, _star(run), more,
+          unknown * any(math.isnan(r['shortcut']) for r in records)))
+
+
+def _effective_record(effect: Effect, lengths: Sequence[int]) -> dict[str, Any]:
+  """Returns the record of a task; lengths that it does not have are nan."""
+  change = 100 * (effect.means / effect.means[0] - 1) if effect.able else (
+      np.full(len(effect.lengths), math.nan))
+  of_length = dict(zip(effect.lengths, change, strict=True))
+  effective = (effect.effective, effect.effective_low, effect.effective_high)
+  return {
+      'task': effect.task, 'base_length': effect.lengths[0],
+      **percent((effect.means[0], effect.low, effect.high), 'base_score'),
+      'chance': 100 * effect.chance, 'shortcut': 100 * effect.shortcut,
+      'well_above_guess': bool(effect.able),
+      **interval_fields(
+          'effective_length', effective if effect.able else 3 * [math.nan]),
+      **{f'change_{n}': float(of_length.get(n, math.nan)) for n in lengths}}
 
 
 def depths_of(run: Run) -> list[int]:
@@ -239,12 +334,13 @@ def by_depth(run: Run) -> Table:
         records.append(record)
   columns = {
       'task': lambda r: name_of(r['task']), 'depth': lambda r: depth_words(run, r),
-      **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
+      **of_lengths(run, lengths, '{} tokens', lambda n: cell(f'score_{n}'))}
   where = ('the share of the text before the key.' if run.suite == 'passkey' else
            'the quarter of the context where the first fact that is needed stands.')
-  note = (f'Mean score in % by depth [95 %: bootstrap over samples]. Depth: {where} '
+  note = ('Mean score in % by depth [95 %: bootstrap over samples]. '
           f'{dialect_words(run)} {run.source}')
-  return Table('depth', 'Score by depth and length', columns, records, note)
+  return Table('depth', 'Score by depth and length', columns, records, note,
+               more=more_of(run, _star(run), f'Depth: {where}'))
 
 
 def depth_words(run: Run, record: Record) -> str:
