@@ -324,6 +324,44 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
       'longer --config.lengths.']
 
 
+def test_a_list_of_more_words_than_there_are_is_left_out_and_named(monkeypatch):
+  config = _config('ruler', lengths=(80, 2000), num_samples=2)
+  whole = suites.plan(config, BYTES, 9_000)
+  assert whole.notes == [] and len(whole.parts) == 12
+  pairs = ruler_suites.short_ruler.PAIRS[::99]
+  monkeypatch.setattr(ruler_suites.short_ruler, 'PAIRS', pairs)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert [part.name for part in plan.parts] == [
+      part.name for part in whole.parts if part.name != 'common_words_2000']
+  for one, other in itertools.product(plan.parts, whole.parts):
+    if one.name == other.name:
+      np.testing.assert_array_equal(one.draw(1).tokens, other.draw(1).tokens)
+  assert plan.facts == {**whole.facts, 'not_run': ['common_words at 2,000 tokens']}
+  assert plan.notes == [
+      f'Not run: common_words at 2,000 tokens, sample 0: {len(pairs)} words are too '
+      'few for 2,000 tokens, where 2 occur 3 times and the others 1',
+      'A list of words is not run at a length that takes more words than there are. '
+      'Choose shorter --config.lengths, or larger --config.uncommon_repeats and '
+      '--config.common_repeats, which change the lists of all lengths.']
+  # As it says; and alone, such a list is refused with what to do.
+  more = _config('ruler', lengths=(80, 2000), num_samples=2, uncommon_repeats=2,
+                 common_repeats=4)
+  assert suites.plan(more, BYTES, 9_000).notes == []
+  alone = _config('ruler', lengths=(2000,), tasks=('common_words',))
+  with pytest.raises(ValueError, match=r'the others 1\. Choose shorter --config\.len'):
+    suites.plan(alone, BYTES, 9_000)
+  # Both reasons are told.
+  both = suites.plan(_config(
+      'ruler', lengths=(30, 80, 2000), tasks=('common_words',), num_samples=2), BYTES,
+      9_000)
+  assert [part.name for part in both.parts] == ['common_words_80']
+  assert [note[:40] for note in both.notes] == [
+      'Not run: common_words at 30 tokens, samp',
+      'Not run: common_words at 2,000 tokens, s',
+      'A task is not run at a length at which o',
+      'A list of words is not run at a length t']
+
+
 def test_each_template_has_a_hash_of_its_own(data):
   hashes = [
       plan.facts['template_sha256'] for plan in (
@@ -349,6 +387,10 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
       'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
       'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
       'variable_tracking': 5 / 260, 'common_words': 2 / 114})
+  [words] = [part for part in suites.plan(_config(
+      'ruler', lengths=(1000,), num_samples=1), BYTES, WINDOW).parts
+             if part.task == 'common_words']
+  assert words.draw(0).chance == 2 / 16_758 and '-' in words.draw(0).answers[0]
   config = _config('ruler', lengths=(200,), num_samples=1, needle_values='words',
                    tasks=('niah_multivalue',))
   [part] = suites.plan(config, BYTES, WINDOW).parts
