@@ -782,11 +782,11 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
     folder.mkdir()
     (folder / 'qa1_4k.csv').write_text(f'target,output,question\n{target},{output},x\n')
     run_suite('babilong', folder / 'run', checkpoint='', predictions=str(folder))
-    inputs = json.loads((folder / 'run/config.json').read_text())['config']['inputs']
-    return inputs['asked_sha256']
+    return _inputs(folder / 'run')['asked_sha256']
 
   first = asked('garden', 'attic')
   assert asked('garden', 'hall') == first != asked('office', 'attic')
+  assert [*first] == ['qa1_4000'] and re.fullmatch('[0-9a-f]{12}', first['qa1_4000'])
   folder = tmp_path / 'published'
   folder.mkdir()
   for length, answers in (('0k', 'garden garden'), ('4k', 'garden attic')):
@@ -794,7 +794,9 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
                    for i, x in enumerate(answers.split()))
     (folder / f'qa1_{length}_examples_yes.csv').write_text(
         f',target,output,question\n{rows}2,attic,x,Where?\n')
-  said = run_suite('babilong', tmp_path / 'run', checkpoint='', predictions=str(folder))
+  # All of them are scored: their number is not that of samples to draw.
+  said = run_suite('babilong', tmp_path / 'run', checkpoint='', predictions=str(folder),
+                   num_samples=1)
   assert re.search(r'^Not used: .*qa1_0k_examples_yes\.csv row 3: the ', said, re.M)
   assert '4 predictions to score.' in said
   found = _scores_of(tmp_path / 'run')
@@ -817,6 +819,61 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
   assert [found['qa_1', 4096, i, 'score_official'] for i in range(4)] == [1, 0, 1, 0]
   assert [found['qa_1', 8192, 0, x] for x in ('score_lm_eval', 'score_strict')] == [
       0.5, 1]
+
+
+def test_what_each_task_and_length_asks_has_a_hash_of_its_own():
+  record = {'index': 0, 'length': 100, 'answers': ['x'], 'pred': 'a'}
+  every = {'vt': [record, {**record, 'length': 200}], 'cwe': [record]}
+  found = run._asked('ruler', every)
+  assert [*found] == ['vt_100', 'vt_200', 'cwe_100']
+  assert found['vt_100'] == found['cwe_100'] != found['vt_200']
+  # One task and length is another in all but what is generated.
+  for name, value in (('pred', 'b'), ('answers', ['y']), ('index', 1), ('chance', 0.1)):
+    again = run._asked('ruler', every | {'vt': [{**record, name: value},
+                                                every['vt'][1]]})
+    same = {key for key in found if found[key] == again[key]}
+    assert same == ({*found} if name == 'pred' else {'vt_200', 'cwe_100'})
+  # Of LongBench, a bucket has one, in which all samples count.
+  of_length = lambda *lengths: run._asked('longbench', {'qasper': [
+      {**record, 'length': n} for n in lengths]})
+  assert [*of_length(9000, 3999, 10, 4000)] == [
+      'qasper_8k+', 'qasper_0-4k', 'qasper_4-8k']
+  assert of_length(10, 3999) != of_length(10) != of_length(3999)
+
+
+def _inputs(folder):
+  return json.loads((folder / 'config.json').read_text())['config']['inputs']
+
+
+@pytest.mark.slow
+def test_more_predictions_of_longbench_may_be_scored(tmp_path, run_suite):
+  made = tmp_path / 'made'
+  made.mkdir()
+  for task, count in (('qasper', 5), ('hotpotqa', 3)):
+    (made / f'{task}.jsonl').write_text(''.join(json.dumps({
+        'pred': 'it' * (i % 2), 'answers': ['it'], 'all_classes': None,
+        'length': 3998 + i}) + '\n' for i in range(count)))
+  score = lambda folder, number: run_suite(
+      'longbench', tmp_path / folder, checkpoint='', predictions=str(made),
+      num_samples=number)
+  for number, count in ((2, 4), (4, 7), (0, 8)):
+    assert f'{count} predictions to score.' in score('grown', number)
+    assert _inputs(tmp_path / 'grown')['samples'] == count
+    of_qasper = [row.seed for row in scores.read_rows(tmp_path / 'grown')
+                 if (row.arm, row.metric) == ('qasper', 'chance')]
+    assert sorted(of_qasper) == [*range(min(number or 5, 5))]
+  with pytest.raises(ValueError, match=r'inputs\.samples: 8 there, 7 here \(may only'):
+    score('grown', 4)
+  score('whole', 0)
+  assert _files(tmp_path / 'grown') == _files(tmp_path / 'whole')
+  assert _inputs(tmp_path / 'grown') == _inputs(tmp_path / 'whole')
+  assert [*_inputs(tmp_path / 'whole')['asked_sha256']] == [
+      'qasper_0-4k', 'qasper_4-8k', 'hotpotqa_0-4k', 'hotpotqa_4-8k']
+  # Other predictions are another run.
+  lines = (made / 'qasper.jsonl').read_text()
+  (made / 'qasper.jsonl').write_text(lines.replace('"pred": "it"', '"pred": "is"', 1))
+  with pytest.raises(ValueError, match=r'inputs\.predictions_sha256: '):
+    score('grown', 0)
 
 
 @pytest.mark.long
