@@ -533,6 +533,22 @@ def test_an_answer_of_one_line_does_not_begin_with_a_newline(subject):
           '\n\nit was'] * 2
 
 
+@pytest.mark.parametrize('one_line, expected', [(False, (5, 7)), (True, (5, 7, 10))])
+def test_a_batch_stops_when_all_answers_have_ended(
+    one_line, expected, subject, monkeypatch):
+  asked = []
+
+  def made(*inputs, end, not_first, **more):
+    asked.append((end, not_first))
+    return jax.numpy.array([[65, 7, 10], [66, 10, 67], [68, 69, 70]])
+
+  monkeypatch.setattr(widths, 'generate', made)
+  texts = generation.answer(subject._replace(ends=(5, 7)), [np.zeros(1, np.int32)] * 3,
+                            1, 3, one_line)
+  assert asked == [(expected, expected if one_line else ())]
+  assert texts == ['A', 'B' if one_line else 'B\nC', 'DEF']
+
+
 def test_only_answers_of_samsum_are_asked_for_as_one_line(monkeypatch, tmp_path):
   sample = lambda i: samples.Sample(
       np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
