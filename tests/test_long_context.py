@@ -169,7 +169,7 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
 
 @pytest.mark.parametrize('parts', [(), ('instruction', 'examples', 'post_prompt')])
 def test_lengths_of_babilong_may_be_those_of_the_context(parts):
-  config = _config('babilong', length_of='context', lengths=(300, 400), most_facts=4,
+  config = _config('babilong', length_of='context', lengths=(400, 500), most_facts=4,
                    num_samples=8, parts=parts, answer_tokens=5)
   plan = suites.plan(config, BYTES, 5_000)
   assert plan.notes == []
@@ -188,7 +188,7 @@ def test_lengths_of_babilong_may_be_those_of_the_context(parts):
   config.beyond_window = False
   assert suites.plan(config, BYTES, longest + 5).notes == []
   with pytest.raises(ValueError, match=r'With up to \d+ tokens of BOS, answer and what '
-                     r'surrounds the context, lengths beyond .*: 400\. Choose'):
+                     r'surrounds the context, lengths beyond .*: 500\. Choose'):
     suites.plan(config, BYTES, longest + 4)
 
 
@@ -223,6 +223,95 @@ def test_stories_that_cannot_be_read_are_named_and_others_asked(tmp_path):
       f'Not used: {tmp_path}/qa1_single_test.txt line 3: a line must be a number, a '
       "space and a text: 'garbage'"]
   assert [plan.parts[0].draw(i).answers for i in range(2)] == 2 * [['hallway']]
+
+
+def test_a_long_question_of_a_file_has_room(tmp_path):
+  asked = f'Where is Mary{", who has a very long name" * 5}?'
+  text = ''.join(f'1 Mary moved to the hallway.\n2 {x}\thallway\t1\n'
+                 for x in ('Where is Mary?', asked, 'Where was Mary?'))
+  (tmp_path / 'qa1_single_test.txt').write_text(text)
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',), num_samples=3,
+                   lengths=(400,), length_of='context', begin=False)
+  [part] = suites.plan(config, BYTES, 9_000).parts
+  drawn = [part.draw(i) for i in range(3)]
+  assert {x.question for x in drawn} == {'Where is Mary?', asked, 'Where was Mary?'}
+  longest = max(len(x.tokens) for x in drawn)
+  assert len(asked) + 400 < longest <= part.longest <= longest + 16
+  widths.padded([x.tokens for x in drawn], part.longest, 3)
+  # Short questions have the room of bAbI's own.
+  (tmp_path / 'qa1_single_test.txt').write_text(text.replace(asked, 'Is she here?'))
+  [short] = suites.plan(config, BYTES, 9_000).parts
+  config.babi = ''
+  [simulated] = suites.plan(config, BYTES, 9_000).parts
+  assert short.longest == simulated.longest < part.longest
+
+
+def test_a_question_that_does_not_fit_is_named_by_its_line(tmp_path):
+  story = '1 Mary moved to the hallway.\n2 Where is Mary?\thallway\t1\n'
+  facts = [f'{i} Mary moved to the hallway.' for i in range(1, 20)]
+  path = tmp_path / 'qa1_single_test.txt'
+  path.write_text('\n'.join([story * 3 + facts[0], *facts[1:],
+                             '20 Where is Mary?\thallway\t19', story]))
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',),
+                   lengths=(400, 1000), num_samples=5, most_facts=0)
+  plan = suites.plan(config, BYTES, 9_000)
+  # The others alone would be easier, so that none of them is asked.
+  assert [part.name for part in plan.parts] == ['qa1_1000']
+  assert plan.facts['not_run'] == ['qa1 at 400 tokens']
+  assert re.fullmatch(
+      rf'Not run: qa1 at 400 tokens, sample \d: {re.escape(str(path))} line 26: '
+      r'400 tokens are too few: facts and what surrounds them take \d+', plan.notes[0])
+  assert plan.notes[1].startswith(
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths, ')
+  # Of a simulated story, there is no line to name.
+  config.update(babi='', lengths=(90, 1000), num_samples=9, most_facts=2)
+  assert re.match(r'Not run: qa1 at 90 tokens, sample \d: 90 tokens are too few: facts',
+                  suites.plan(config, BYTES, 9_000).notes[0])
+
+
+def test_a_text_with_few_places_for_facts_is_told(tmp_path):
+  path = tmp_path / 'text.txt'
+
+  def noted(size, **fields):
+    # Sentences of so many characters, with a space after each.
+    path.write_text(99 * f'{(size // 4 * "abc ")[:size - 1]}. ')
+    config = _config('babilong_smoke', text=str(path), tasks=('qa1',), most_facts=2,
+                     parts=(), length_of='context', **fields)
+    plan = suites.plan(config, BYTES, 9_000)
+    return plan, [x for x in plan.notes if x.startswith('Facts have few places')]
+
+  assert noted(20, lengths=(400,))[1] == []
+  # Of 600 characters, 52 to 90 are facts: of the text there is one place before, one
+  # after and two between its sentences, which begin at 0, 201 and 402.
+  plan, [few] = noted(200, lengths=(600,))
+  text = BYTES.decode(plan.parts[0].draw(0).tokens)
+  assert text.count('c.') == 2
+  assert few == (
+      'Facts have few places, which are before, between and after sentences of the '
+      'text, so their depths say little: on average 4.0 in qa1 at 600 tokens. Choose '
+      'longer --config.lengths, or a --text of shorter sentences.')
+  # Those of other lengths are told too, up to one that has enough.
+  plan, [few] = noted(100, lengths=(300, 500, 1600, 3200))
+  assert re.search('average [345].. in qa1 at 300 tokens, [567].. in qa1 at 500 tokens.'
+                   ' Choose', few)
+  assert len(plan.parts) == 4
+  # Texts that are longer than one with enough are not drawn for this.
+  asked = []
+  places = lambda task, length: (asked.append((task, length)), length / 100)[1]
+  [few] = babilong_suite._few_places(
+      places, [('qa1', 300), ('qa1', 900), ('qa1', 1000), ('qa2', 100)])
+  assert 'average 3.0 in qa1 at 300 tokens, 1.0 in qa2 at 100 tokens. Ch' in few
+  assert asked == [('qa1', 300), ('qa1', 900), ('qa2', 100)]
+
+
+def test_facts_stand_apart_in_the_default_text():
+  config = _config('babilong', tasks=('qa1',), parts=(), most_facts=4, lengths=(700,),
+                   num_samples=60)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert plan.notes == []
+  first = [part.settings['depths'][0] for part in map(plan.parts[0].draw, range(60))]
+  assert np.mean([x == 0 for x in first]) < 0.25 and np.std(first) > 0.15
 
 
 def test_a_wrong_answer_in_a_file_of_babi_is_named_and_others_asked(tmp_path):
@@ -297,13 +386,15 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
   assert [part.name for part in plan.parts] == [
       'qa1_120', 'qa1_1000', 'qa4_1000']
   assert plan.facts == {**whole.facts, 'not_run': ['qa4 at 120 tokens']}
-  four, rule = plan.notes
+  four, rule, few = plan.notes
+  assert few.startswith('Facts have few places')
   assert re.fullmatch(r'Not run: qa4 at 120 tokens, sample 0: 120 tokens are too few: '
                       r'facts and what surrounds them take \d+', four)
   assert rule == (
-      'A task is not run at a length at which one of its prompts does not fit. Choose '
-      'longer --config.lengths, a smaller --config.most_facts or, to leave out '
-      'instruction and examples, --config.parts="()".')
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths, a smaller '
+      '--config.most_facts or, to leave out instruction and examples, '
+      '--config.parts="()".')
   # One prompt of four is too long for 300 tokens, so those of 400 are all looked at.
   drawn, draw = [], ruler_suites.short_ruler.passkey
 
@@ -320,8 +411,8 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
   assert [part.name for part in plan.parts] == ['passkey_400', 'passkey_500']
   assert plan.notes == [
       'Not run: passkey at 300 tokens, sample 2: too few',
-      'A task is not run at a length at which one of its prompts does not fit. Choose '
-      'longer --config.lengths.']
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths.']
 
 
 def test_a_list_of_more_words_than_there_are_is_left_out_and_named(monkeypatch):

@@ -16,7 +16,7 @@ from vvlen.tasks.tokenizers import Tokenizer
 # Why a task is not run at a length.
 _RULES: dict[type[BaseException], str] = {
     DoesNotFit: 'A task is not run at a length at which one of its prompts does not '
-                'fit.',
+                'fit, as the others alone would be easier.',
     TooFewWords: 'A list of words is not run at a length that takes more words than '
                  'there are.'}
 _SHORTER = ('Choose shorter --config.lengths, or larger --config.uncommon_repeats and '
@@ -49,7 +49,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
-  draws, facts, advice, around, bad = _SUITES[config.suite](config, tokenizer)
+  draws, facts, advice, around, bad, more_notes = _SUITES[config.suite](config, tokenizer)
   begin = int(config.begin and tokenizer.begin is not None)
   more = begin + config.answer_tokens + max(around.values(), default=0)
   notes = [*(f'Not used: {line}' for line in bad),
@@ -58,6 +58,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     facts['bad_lines'] = len(bad)
   ways: dict[type[BaseException], str] = {DoesNotFit: advice, TooFewWords: _SHORTER}
   parts: list[Part] = []
+  run: list[tuple[str, int]] = []  # task and length of each
   not_run: dict[str, str] = {}  # place -> why
   causes: dict[type[BaseException], None] = {}
   for task, draw in draws.items():
@@ -79,13 +80,14 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
       else:
         fits = True
         parts.append(part)
+        run.append((task, length))
   if not parts:
     raise ValueError(f'{next(iter(not_run.values()))}. {ways[next(iter(causes))]}')
   if not_run:
     facts['not_run'] = [*not_run]
     notes += [*(f'Not run: {error}' for error in not_run.values()),
               *(f'{_RULES[cause]} {ways[cause]}.' for cause in causes)]
-  return Plan(parts, facts, notes)
+  return Plan(parts, facts, notes + more_notes(run))
 
 
 def _cause(error: BaseException) -> type[BaseException]:
