@@ -55,6 +55,7 @@ from vvlen.evaluation import (
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.numbers import memory
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
@@ -694,8 +695,13 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
           'tokens: 96.\n'
           '6 of 6 answers to generate, in 4 batches: 2 programs to compile.') in said
-  assert re.search(r'^The largest cache of keys and values, \d × 101 tokens, takes '
-                   r'\S+ MB\.$', said, re.MULTILINE)
+  told = re.search(r'^The largest cache of keys and values, (\d) × 101 tokens, takes '
+                   r'(\S+ MB)\.$', said, re.MULTILINE)
+  model, variables = load_checkpoint(checkpoint)
+  size = library.cache_bytes(model, variables, int(told[1]), 101)
+  assert told[2] == memory(size)
+  [session] = json.loads((folder / 'config.json').read_text())['sessions']
+  assert session['bytes of the largest cache'] == size
   assert 'No verdict on pass key' in said and '| 64 tokens ' in said
   page = (folder / 'index.md').read_text()
   for name in ('scores', 'effective_length', 'depth', 'dialects'):

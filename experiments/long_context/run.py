@@ -35,7 +35,7 @@ from vvlen.models import llama
 from vvlen.models.generation import cache_bytes
 from vvlen.models.llama.hub import local_folder
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.numbers import counted
+from vvlen.reporting.numbers import counted, memory
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
 from vvlen.training import finite
@@ -86,7 +86,8 @@ def main(config: Any, workdir: str) -> None:
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
     if variables:
-      _say_memory(subject, plan, todo)
+      cache = _say_memory(subject, plan, todo)
+      first_of_processes(functools.partial(run_folder.finish, workdir, **cache))
     jobs = [
         Job(_amount(todo[part.name]), functools.partial(
             _rows, config.suite, workdir, subject, part, todo[part.name],
@@ -158,15 +159,22 @@ def _say(
                partition.filled(batch_size, mesh), mesh, 'a prompt')
 
 
-def _say_memory(subject: Subject, plan: Plan, todo: dict[str, list[Batch]]) -> None:
-  """Prints how much memory the largest cache of keys and values takes."""
+def _say_memory(
+    subject: Subject, plan: Plan, todo: dict[str, list[Batch]]
+) -> dict[str, int]:
+  """Prints how much memory the largest cache of keys and values takes.
+
+  Returns:
+    The same for config.json.
+  """
   width, answer_tokens = max(
       ((batch.width, part.answer_tokens)
        for part in plan.parts for batch in todo[part.name]), key=sum)
   size = cache_bytes(
       subject.model, subject.variables, subject.batch_size, width + answer_tokens)
   print(f'The largest cache of keys and values, {subject.batch_size} × '
-        f'{width + answer_tokens:,} tokens, takes {size / 1e6:,.3g} MB.', flush=True)
+        f'{width + answer_tokens:,} tokens, takes {memory(size)}.', flush=True)
+  return {'bytes of the largest cache': size}
 
 
 def _rows(

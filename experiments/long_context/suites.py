@@ -49,7 +49,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
-  draws, facts, advice, around, bad, more_notes = _SUITES[config.suite](config, tokenizer)
+  suite = _SUITES[config.suite](config, tokenizer)
+  draws, facts, advice, around, bad, _ = suite
   begin = int(config.begin and tokenizer.begin is not None)
   more = begin + config.answer_tokens + max(around.values(), default=0)
   notes = [*(f'Not used: {line}' for line in bad),
@@ -87,7 +88,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     facts['not_run'] = [*not_run]
     notes += [*(f'Not run: {error}' for error in not_run.values()),
               *(f'{_RULES[cause]} {ways[cause]}.' for cause in causes)]
-  return Plan(parts, facts, notes + more_notes(run))
+  return Plan(parts, facts, notes + suite.notes(run))
 
 
 def _cause(error: BaseException) -> type[BaseException]:

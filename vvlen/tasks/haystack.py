@@ -37,7 +37,7 @@ class Haystack(NamedTuple):
   prompt: str  # of exactly the number of tokens
   context: str  # text and facts, without what surrounds them in the prompt
   depths: tuple[float, ...]  # of the first character of each fact
-  places: int  # before, between and after sentences, where a fact may stand at any depth
+  places: int  # before, between and after sentences, where facts could stand
 
 
 def split_sentences(text: str) -> list[str]:
