@@ -1111,6 +1111,57 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
   assert 'made elsewhere' in (again / 'tables/means.md').read_text()
 
 
+class _Killed(Exception):
+  """Stands for the end of a process."""
+
+
+@pytest.mark.slow
+def test_longbench_grows_and_resumes_as_an_unbroken_run(
+    data, checkpoint, tmp_path, run_suite, monkeypatch):
+  long, short = 'all about it. ' * 30, 'all about it. '
+  (data / 'qasper_e.jsonl').write_text(''.join(
+      json.dumps(_sample('qasper', i, context=(long, short)[i % 2])) + '\n'
+      for i in range(7)))
+  again = functools.partial(
+      run_suite, 'longbench_smoke', checkpoint=str(checkpoint), data=str(data),
+      window=1700, batch_size=2)
+  real, widths_of, left = generation.answer, [], [99]
+
+  def counted(subject, prompts, width, *more):
+    if not left[0]:
+      raise _Killed
+    left[0] -= 1
+    widths_of.append(width)
+    return real(subject, prompts, width, *more)
+
+  monkeypatch.setattr(generation, 'answer', counted)
+  assert '8 of 8 answers to generate, in 5 batches: 3 programs' in again(
+      tmp_path / 'whole', num_samples=0)
+  # Those of qasper have two widths.
+  assert widths_of[:4] == sorted(widths_of[:4]) and len({*widths_of[:4]}) == 2
+  expected = _files(tmp_path / 'whole')
+  # Killed after one batch of the second width; resumed, and killed again.
+  for batches_done, todo in ((3, 8), (1, 3)):
+    left[0] = batches_done
+    with pytest.raises(_Killed):
+      again(tmp_path / 'killed', num_samples=0)
+  left[0] = 99
+  assert '1 of 8 answers' in again(tmp_path / 'killed', num_samples=0)
+  assert _files(tmp_path / 'killed') == expected
+  # From three samples of each task, of which the last two are of one width, to all.
+  assert '4 of 4 answers' in again(tmp_path / 'grown', num_samples=3)
+  left[0] = 1
+  with pytest.raises(_Killed):
+    again(tmp_path / 'grown', num_samples=0)
+  left[0] = 99
+  again(tmp_path / 'grown', num_samples=0)
+  found = _files(tmp_path / 'grown')
+  for name, content in expected.items():  # lines are in the order of the answers
+    lines = lambda x, name=name: sorted(x.splitlines()) if name.suffix == '.jsonl' else x
+    assert lines(found[name]) == lines(content)
+  assert found.keys() == expected.keys()
+
+
 def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
   (data / 'samsum_e.jsonl').write_text('')
   (data / 'musique_e.jsonl').write_text('{}\n')
@@ -1547,7 +1598,15 @@ def test_official_files_have_what_was_predicted(tmp_path):
   [line] = _lines(path)
   assert {name: line[name] for name in ('index', 'pred', 'outputs', 'length')} == {
       'index': 3, 'pred': ' 34, 56', 'outputs': ['12', '34'], 'length': 65}
-  found, _ = official.predictions_of(config)
+  # A length whose folder has nothing to read is named, and the others are read.
+  (tmp_path / 'ruler/official/96/pred').mkdir(parents=True)
+  (tmp_path / 'ruler/official/128/pred').mkdir(parents=True)
+  (tmp_path / 'ruler/official/128/pred/vt.jsonl').write_text('')
+  found, bad = official.predictions_of(config)
+  assert [re.sub('.*official', '', x) for x in bad] == [
+      '/96/pred has no file TASK.jsonl', '/128/pred/vt.jsonl is empty']
+  assert all(x.startswith('Not used: ') for x in bad) and [*found] == [
+      'niah_multivalue']
   [one] = found['niah_multivalue']
   assert (one['answers'], one['pred'], one['length'], one['chance']) == (
       ['12', '34'], ' 34, 56', 64, 0)
