@@ -237,7 +237,8 @@ _FILES = {'config.json': '{}', 'model-00001-of-00002.safetensors': 'abc',
 @pytest.mark.parametrize('change', [
     {'config.json': '{"rope_theta": 1}'}, {'tokenizer.json': 'f'},
     # The same bytes one after the other, divided elsewhere, or in files of other names.
-    {'model-00001-of-00002.safetensors': 'ab', 'model-00002-of-00002.safetensors': 'cd'},
+    {'model-00001-of-00002.safetensors': 'ab',
+     'model-00002-of-00002.safetensors': 'cd'},
     {'tokenizer.json': None, 'tokenizer_config.json': 'e'},
     {'model-00001-of-00002.safetensors': 'abcmodel-00002-of-00002.safetensors\nd',
      'model-00002-of-00002.safetensors': None},
