@@ -22,7 +22,8 @@ these are (), `multiples` of the window, the checkpoint's training length accord
 its config.json. Lengths beyond the window are the point of this study: they are run,
 and a line names them; with beyond_window=False they are refused. No prompt is cut,
 except in LongBench, whose prompts lose their middle, as published. A task is not run at
-a length that is too short for one of its prompts; a line names both.
+a length that is too short for one of its prompts, since the score of the shorter ones
+alone would be too high; a line names task, length and, of a file of bAbI, the line.
 """
 
 import ml_collections
@@ -69,7 +70,8 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
         beyond_window=True,
         num_samples=100,  # of each task and length; may grow later
         # File, folder or .jsonl with the text around what is asked for; '': the
-        # published sentences, in BABILong Python's standard library.
+        # published sentences, in BABILong the lines of Python's standard library. Facts
+        # stand between sentences: a line is printed where a context has few of them.
         text='',
         num_characters=2_000_000,  # how many are read from the beginning of the text
     )

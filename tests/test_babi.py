@@ -40,10 +40,10 @@ def test_facts_since_the_beginning_of_the_story_and_no_other_questions(tmp_path)
   milk, john, hallway = 'Mary got the milk there.', 'John moved to the bedroom.', (
       'Mary travelled to the hallway.')
   expected = [
-      Question((milk, john), 'Where is John?', 'bedroom', (1,)),
-      Question((milk, john, hallway), 'Where is the milk?', 'hallway', (0, 2)),
+      Question((milk, john), 'Where is John?', 'bedroom', (1,), 3),
+      Question((milk, john, hallway), 'Where is the milk?', 'hallway', (0, 2), 5),
       Question(('The garden is north of the office.',), 'What is north of the office?',
-               'garden', (0,))]
+               'garden', (0,), 7)]
   assert _read(tmp_path, STORY) == (expected, [])
   assert _read(tmp_path, '\ufeff' + STORY.replace('\n', '\r\n')) == (expected, [])
 
@@ -72,8 +72,9 @@ def test_lines_that_are_not_of_babi(line, says, tmp_path):
   good = '1 Mary got the milk.\n2 Where is it?\there\t1\n'
   later = '3 Sandra got the ball.\n4 Where is it?\there\t1\n'
   questions, [message] = _read(tmp_path, good + text + later + good)
-  assert questions == 2 * [
-      Question(('Mary got the milk.',), 'Where is it?', 'here', (0,))]
+  assert questions == [
+      Question(('Mary got the milk.',), 'Where is it?', 'here', (0,), line)
+      for line in (2, 9)]
   assert re.search(rf'qa\.txt line 5: .*{says}', message)
 
 
@@ -110,6 +111,7 @@ def test_official_questions_are_answered_by_their_facts(task):
 def test_drawn_questions_are_answered_by_their_facts(task):
   rng = np.random.default_rng(0)
   stories = [draw_story(rng, task) for _ in range(100)]
+  assert {x.line for story in stories for x in story} == {0}
   assert {len(story) for story in stories} == {1 if task == 'qa4' else 5}
   for x in (x for story in stories for x in story):
     assert babi_reader.answer(x.facts, x.question) == x.answer

@@ -223,7 +223,7 @@ def test_a_prompt_with_its_answer_fills_a_length(asked):
   first, second = ({x.answered.answers for x in own[:3]} for own in asked.values())
   assert len(first) == len(second) == 3 and not first & second
   chance = [x.answered.chance for x in asked[400]]
-  assert chance == pytest.approx([0, 0, 0, 1 / 6, 1 / 6, 1 / 6])
+  assert chance == pytest.approx(3 * [4 / 900] + 3 * [1 / 6])
 
 
 def test_a_shortcut_is_right_without_the_question():

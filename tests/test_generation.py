@@ -1,7 +1,9 @@
 """Generation with a cache equals generation without one, token by token."""
 
+from collections.abc import Callable
 import itertools
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,6 +113,61 @@ def test_a_sequence_that_has_ended_repeats_its_end(small):
     assert (row[last:] == end).all()
 
 
+class _Counting(nn.Module):
+  """Continues a prompt by its last token plus 1, 2, …, and tells each step."""
+
+  tell: Callable[[], None] = lambda: None
+  vocab_size: int = 99
+
+  def prefill(self, tokens, lengths, places):
+    del places
+    return jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)[:, 0], ()
+
+  def step(self, token, cache):
+    jax.debug.callback(self.tell)
+    return token, cache
+
+  def logits(self, hidden):
+    return jax.nn.one_hot(hidden + 1, self.vocab_size)
+
+
+@pytest.mark.parametrize('end, rows, steps', [
+    (None, [[5, 6, 7, 8, 9, 10, 11, 12], [9, 10, 11, 12, 13, 14, 15, 16]], 7),
+    ((), [[5, 6, 7, 8, 9, 10, 11, 12], [9, 10, 11, 12, 13, 14, 15, 16]], 7),
+    (7, [[5, 6, 7, 7, 7, 7, 7, 7], [9, 10, 11, 12, 13, 14, 15, 16]], 7),
+    # The first of them fills a row, whichever ends it; the last row to end stops all.
+    ((7, 11), [[5, 6, 7, 7, 7, 7, 7, 7], [9, 10, 11, 7, 7, 7, 7, 7]], 2),
+    ((11, 7), [[5, 6, 7, 11, 11, 11, 11, 11], [9, 10, 11, 11, 11, 11, 11, 11]], 2),
+    ({12}, [[5, 6, 7, 8, 9, 10, 11, 12], [9, 10, 11, 12, 12, 12, 12, 12]], 7),
+    ([5, 9], [[5] * 8, [9] + [5] * 7], 0),
+    (np.int64(20), [[5, 6, 7, 8, 9, 10, 11, 12], [9, 10, 11, 12, 13, 14, 15, 16]], 7),
+])
+def test_any_of_several_tokens_ends_a_sequence_and_all_ended_stop(end, rows, steps):
+  made: list[int] = []
+  model = _Counting(lambda: made.append(1))
+  found = generate(model, {}, [[4, 0], [1, 8]], 8, lengths=[1, 2], end=end)
+  jax.effects_barrier()
+  np.testing.assert_array_equal(found, rows)
+  assert len(made) == steps
+
+
+def test_a_program_is_compiled_for_each_choice_of_ends():
+  before = generation._generate._cache_size()
+  for number, end in enumerate((3, (3,), (3, 4), [3, 4], (4, 3))):
+    generate(_Counting(), {}, [[1]], 2, end=end)
+    assert generation._generate._cache_size() == before + (1, 1, 2, 2, 3)[number]
+
+
+def test_tokens_up_to_the_first_end_are_those_without_ends(small):
+  free = np.asarray(generate(*small, PROMPTS, 8, lengths=LENGTHS))
+  ends = [int(free[0, 3]), int(free[1, 5])]
+  found = np.asarray(generate(*small, PROMPTS, 8, lengths=LENGTHS, end=ends))
+  for row, other in zip(found, free, strict=True):
+    last = np.flatnonzero(np.isin(other, ends))[0] + 1
+    np.testing.assert_array_equal(row[:last], other[:last])
+    assert (row[last:] == ends[0]).all()
+
+
 def test_tokens_that_may_not_come_first_may_come_later(small):
   logits = np.asarray(_logits(small, PROMPTS[0])[-1])
   best = np.argsort(-logits)
@@ -131,7 +188,6 @@ def test_a_second_call_compiles_nothing(small):
   generate(*small, PROMPTS + 1, 4)
   assert generation._generate._cache_size() == before
 
-
 @pytest.mark.parametrize('arguments,says', [
     ({'tokens': PROMPTS + 20}, 'tokens .* are not in 0..22'),
     ({'tokens': PROMPTS[0]}, r'tokens must be \[B, n\]'),
@@ -141,6 +197,7 @@ def test_a_second_call_compiles_nothing(small):
     ({'lengths': [2.5, 3]}, r'integers in 1..5: \[2.5, 3.0\]'),
     ({'end': 23}, 'end must lie in 0..22: 23'),
     ({'end': -1}, 'end must lie in 0..22: -1'),
+    ({'end': (3, 40)}, 'end must lie in 0..22: 40'),
     ({'not_first': [1, 23]}, r'not_first 1..23 are not in 0..22'),
     ({'num_tokens': 0}, 'num_tokens must be positive: 0'),
     ({'temperature': -1.0}, 'temperature .*: -1.0'),

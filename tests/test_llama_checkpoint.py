@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 import weakref
 
 import chex
@@ -17,7 +18,13 @@ import pytest
 
 from tests.cases import mostly_slow
 from tests.llamas import edit, llama, ROPES, save_llama, V, variables_of
-from vvlen.models.llama import ends_of, load_checkpoint, read_model, save_checkpoint
+from vvlen.models.llama import (
+  ends_of,
+  fingerprint,
+  load_checkpoint,
+  read_model,
+  save_checkpoint,
+)
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama import saving as llama_saving
 from vvlen.models.rope import Dynamic, Rope
@@ -221,6 +228,50 @@ def test_a_folder_at_home_is_found(tmp_path, monkeypatch):
   found, loaded = load_checkpoint('~/llama')
   assert found == model
   chex.assert_trees_all_equal(loaded, variables)
+
+
+_FILES = {'config.json': '{}', 'model-00001-of-00002.safetensors': 'abc',
+          'model-00002-of-00002.safetensors': 'd', 'tokenizer.json': 'e'}
+
+
+@pytest.mark.parametrize('change', [
+    {'config.json': '{"rope_theta": 1}'}, {'tokenizer.json': 'f'},
+    # The same bytes one after the other, divided elsewhere, or in files of other names.
+    {'model-00001-of-00002.safetensors': 'ab',
+     'model-00002-of-00002.safetensors': 'cd'},
+    {'tokenizer.json': None, 'tokenizer_config.json': 'e'},
+    {'model-00001-of-00002.safetensors': 'abcmodel-00002-of-00002.safetensors\nd',
+     'model-00002-of-00002.safetensors': None},
+    {'model-00002-of-00002.safetensors': None, 'tokenizer.json': 'de'},
+    {'model-00002-of-00002.safetensors': 'D'}, {'tokenizer_config.json': ''}])
+def test_each_checkpoint_has_a_hash_of_its_own(change, tmp_path):
+  def hash_of(name, files):
+    folder = tmp_path / name
+    folder.mkdir()
+    for file, text in files.items():
+      if text is not None:
+        (folder / file).write_text(text)
+    return fingerprint(folder)
+
+  first = hash_of('first', _FILES)
+  assert re.fullmatch('[0-9a-f]{64}', first)
+  # Neither the folder nor files of no effect are in it.
+  assert hash_of('same', _FILES | {'notes.txt': 'mine', 'vocab.json': '{}'}) == first
+  assert hash_of('other', _FILES | change) != first
+
+
+@pytest.mark.parametrize('name', [
+    'config.json', 'model-00002-of-00002.safetensors', 'tokenizer.json', 'vocab.json'])
+def test_no_hash_is_made_of_a_file_outside_the_folder(name, tmp_path):
+  folder, secret = tmp_path / 'checkpoint', tmp_path / 'secret'
+  folder.mkdir()
+  secret.write_text('mine')
+  for file, text in _FILES.items():
+    (folder / file).write_text(text)
+  (folder / name).unlink(missing_ok=True)
+  (folder / name).symlink_to(secret)
+  with pytest.raises(ValueError, match=rf'{name} is a link to a place outside its fol'):
+    fingerprint(folder)
 
 
 def test_tokens_that_end_a_text_are_those_of_the_checkpoint(tmp_path):

@@ -56,6 +56,7 @@ from vvlen.evaluation import (
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.numbers import memory
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
@@ -170,7 +171,7 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
 
 @pytest.mark.parametrize('parts', [(), ('instruction', 'examples', 'post_prompt')])
 def test_lengths_of_babilong_may_be_those_of_the_context(parts):
-  config = _config('babilong', length_of='context', lengths=(300, 400), most_facts=4,
+  config = _config('babilong', length_of='context', lengths=(400, 500), most_facts=4,
                    num_samples=8, parts=parts, answer_tokens=5)
   plan = suites.plan(config, BYTES, 5_000)
   assert plan.notes == []
@@ -189,7 +190,7 @@ def test_lengths_of_babilong_may_be_those_of_the_context(parts):
   config.beyond_window = False
   assert suites.plan(config, BYTES, longest + 5).notes == []
   with pytest.raises(ValueError, match=r'With up to \d+ tokens of BOS, answer and what '
-                     r'surrounds the context, lengths beyond .*: 400\. Choose'):
+                     r'surrounds the context, lengths beyond .*: 500\. Choose'):
     suites.plan(config, BYTES, longest + 4)
 
 
@@ -224,6 +225,95 @@ def test_stories_that_cannot_be_read_are_named_and_others_asked(tmp_path):
       f'Not used: {tmp_path}/qa1_single_test.txt line 3: a line must be a number, a '
       "space and a text: 'garbage'"]
   assert [plan.parts[0].draw(i).answers for i in range(2)] == 2 * [['hallway']]
+
+
+def test_a_long_question_of_a_file_has_room(tmp_path):
+  asked = f'Where is Mary{", who has a very long name" * 5}?'
+  text = ''.join(f'1 Mary moved to the hallway.\n2 {x}\thallway\t1\n'
+                 for x in ('Where is Mary?', asked, 'Where was Mary?'))
+  (tmp_path / 'qa1_single_test.txt').write_text(text)
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',), num_samples=3,
+                   lengths=(400,), length_of='context', begin=False)
+  [part] = suites.plan(config, BYTES, 9_000).parts
+  drawn = [part.draw(i) for i in range(3)]
+  assert {x.question for x in drawn} == {'Where is Mary?', asked, 'Where was Mary?'}
+  longest = max(len(x.tokens) for x in drawn)
+  assert len(asked) + 400 < longest <= part.longest <= longest + 16
+  widths.padded([x.tokens for x in drawn], part.longest, 3)
+  # Short questions have the room of bAbI's own.
+  (tmp_path / 'qa1_single_test.txt').write_text(text.replace(asked, 'Is she here?'))
+  [short] = suites.plan(config, BYTES, 9_000).parts
+  config.babi = ''
+  [simulated] = suites.plan(config, BYTES, 9_000).parts
+  assert short.longest == simulated.longest < part.longest
+
+
+def test_a_question_that_does_not_fit_is_named_by_its_line(tmp_path):
+  story = '1 Mary moved to the hallway.\n2 Where is Mary?\thallway\t1\n'
+  facts = [f'{i} Mary moved to the hallway.' for i in range(1, 20)]
+  path = tmp_path / 'qa1_single_test.txt'
+  path.write_text('\n'.join([story * 3 + facts[0], *facts[1:],
+                             '20 Where is Mary?\thallway\t19', story]))
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',),
+                   lengths=(400, 1000), num_samples=5, most_facts=0)
+  plan = suites.plan(config, BYTES, 9_000)
+  # The others alone would be easier, so that none of them is asked.
+  assert [part.name for part in plan.parts] == ['qa1_1000']
+  assert plan.facts['not_run'] == ['qa1 at 400 tokens']
+  assert re.fullmatch(
+      rf'Not run: qa1 at 400 tokens, sample \d: {re.escape(str(path))} line 26: '
+      r'400 tokens are too few: facts and what surrounds them take \d+', plan.notes[0])
+  assert plan.notes[1].startswith(
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths, ')
+  # Of a simulated story, there is no line to name.
+  config.update(babi='', lengths=(90, 1000), num_samples=9, most_facts=2)
+  assert re.match(r'Not run: qa1 at 90 tokens, sample \d: 90 tokens are too few: facts',
+                  suites.plan(config, BYTES, 9_000).notes[0])
+
+
+def test_a_text_with_few_places_for_facts_is_told(tmp_path):
+  path = tmp_path / 'text.txt'
+
+  def noted(size, **fields):
+    # Sentences of so many characters, with a space after each.
+    path.write_text(99 * f'{(size // 4 * "abc ")[:size - 1]}. ')
+    config = _config('babilong_smoke', text=str(path), tasks=('qa1',), most_facts=2,
+                     parts=(), length_of='context', **fields)
+    plan = suites.plan(config, BYTES, 9_000)
+    return plan, [x for x in plan.notes if x.startswith('Facts have few places')]
+
+  assert noted(20, lengths=(400,))[1] == []
+  # Of 600 characters, 52 to 90 are facts: of the text there is one place before, one
+  # after and two between its sentences, which begin at 0, 201 and 402.
+  plan, [few] = noted(200, lengths=(600,))
+  text = BYTES.decode(plan.parts[0].draw(0).tokens)
+  assert text.count('c.') == 2
+  assert few == (
+      'Facts have few places, which are before, between and after sentences of the '
+      'text, so their depths say little: on average 4.0 in qa1 at 600 tokens. Choose '
+      'longer --config.lengths, or a --text of shorter sentences.')
+  # Those of other lengths are told too, up to one that has enough.
+  plan, [few] = noted(100, lengths=(300, 500, 1600, 3200))
+  assert re.search('average [345].. in qa1 at 300 tokens, [567].. in qa1 at 500 tokens.'
+                   ' Choose', few)
+  assert len(plan.parts) == 4
+  # Texts that are longer than one with enough are not drawn for this.
+  asked = []
+  places = lambda task, length: (asked.append((task, length)), length / 100)[1]
+  [few] = babilong_suite._few_places(
+      places, [('qa1', 300), ('qa1', 900), ('qa1', 1000), ('qa2', 100)])
+  assert 'average 3.0 in qa1 at 300 tokens, 1.0 in qa2 at 100 tokens. Ch' in few
+  assert asked == [('qa1', 300), ('qa1', 900), ('qa2', 100)]
+
+
+def test_facts_stand_apart_in_the_default_text():
+  config = _config('babilong', tasks=('qa1',), parts=(), most_facts=4, lengths=(700,),
+                   num_samples=60)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert plan.notes == []
+  first = [part.settings['depths'][0] for part in map(plan.parts[0].draw, range(60))]
+  assert np.mean([x == 0 for x in first]) < 0.25 and np.std(first) > 0.15
 
 
 def test_a_wrong_answer_in_a_file_of_babi_is_named_and_others_asked(tmp_path):
@@ -298,13 +388,15 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
   assert [part.name for part in plan.parts] == [
       'qa1_120', 'qa1_1000', 'qa4_1000']
   assert plan.facts == {**whole.facts, 'not_run': ['qa4 at 120 tokens']}
-  four, rule = plan.notes
+  four, rule, few = plan.notes
+  assert few.startswith('Facts have few places')
   assert re.fullmatch(r'Not run: qa4 at 120 tokens, sample 0: 120 tokens are too few: '
                       r'facts and what surrounds them take \d+', four)
   assert rule == (
-      'A task is not run at a length at which one of its prompts does not fit. Choose '
-      'longer --config.lengths, a smaller --config.most_facts or, to leave out '
-      'instruction and examples, --config.parts="()".')
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths, a smaller '
+      '--config.most_facts or, to leave out instruction and examples, '
+      '--config.parts="()".')
   # One prompt of four is too long for 300 tokens, so those of 400 are all looked at.
   drawn, draw = [], ruler_suites.short_ruler.passkey
 
@@ -321,8 +413,46 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
   assert [part.name for part in plan.parts] == ['passkey_400', 'passkey_500']
   assert plan.notes == [
       'Not run: passkey at 300 tokens, sample 2: too few',
-      'A task is not run at a length at which one of its prompts does not fit. Choose '
-      'longer --config.lengths.']
+      'A task is not run at a length at which one of its prompts does not fit, as the '
+      'others alone would be easier. Choose longer --config.lengths.']
+
+
+def test_a_list_of_more_words_than_there_are_is_left_out_and_named(monkeypatch):
+  config = _config('ruler', lengths=(80, 2000), num_samples=2)
+  whole = suites.plan(config, BYTES, 9_000)
+  assert whole.notes == [] and len(whole.parts) == 12
+  pairs = ruler_suites.short_ruler.PAIRS[::99]
+  monkeypatch.setattr(ruler_suites.short_ruler, 'PAIRS', pairs)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert [part.name for part in plan.parts] == [
+      part.name for part in whole.parts if part.name != 'common_words_2000']
+  for one, other in itertools.product(plan.parts, whole.parts):
+    if one.name == other.name:
+      np.testing.assert_array_equal(one.draw(1).tokens, other.draw(1).tokens)
+  assert plan.facts == {**whole.facts, 'not_run': ['common_words at 2,000 tokens']}
+  assert plan.notes == [
+      f'Not run: common_words at 2,000 tokens, sample 0: {len(pairs)} words are too '
+      'few for 2,000 tokens, where 2 occur 3 times and the others 1',
+      'A list of words is not run at a length that takes more words than there are. '
+      'Choose shorter --config.lengths, or larger --config.uncommon_repeats and '
+      '--config.common_repeats, which change the lists of all lengths.']
+  # As it says; and alone, such a list is refused with what to do.
+  more = _config('ruler', lengths=(80, 2000), num_samples=2, uncommon_repeats=2,
+                 common_repeats=4)
+  assert suites.plan(more, BYTES, 9_000).notes == []
+  alone = _config('ruler', lengths=(2000,), tasks=('common_words',))
+  with pytest.raises(ValueError, match=r'the others 1\. Choose shorter --config\.len'):
+    suites.plan(alone, BYTES, 9_000)
+  # Both reasons are told.
+  both = suites.plan(_config(
+      'ruler', lengths=(30, 80, 2000), tasks=('common_words',), num_samples=2), BYTES,
+      9_000)
+  assert [part.name for part in both.parts] == ['common_words_80']
+  assert [note[:40] for note in both.notes] == [
+      'Not run: common_words at 30 tokens, samp',
+      'Not run: common_words at 2,000 tokens, s',
+      'A task is not run at a length at which o',
+      'A list of words is not run at a length t']
 
 
 def test_each_template_has_a_hash_of_its_own(data):
@@ -350,6 +480,10 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
       'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
       'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
       'variable_tracking': 5 / 260, 'common_words': 2 / 114})
+  [words] = [part for part in suites.plan(_config(
+      'ruler', lengths=(1000,), num_samples=1), BYTES, WINDOW).parts
+             if part.task == 'common_words']
+  assert words.draw(0).chance == 2 / 16_758 and '-' in words.draw(0).answers[0]
   config = _config('ruler', lengths=(200,), num_samples=1, needle_values='words',
                    tasks=('niah_multivalue',))
   [part] = suites.plan(config, BYTES, WINDOW).parts
@@ -492,6 +626,22 @@ def test_an_answer_of_one_line_does_not_begin_with_a_newline(subject):
           '\n\nit was'] * 2
 
 
+@pytest.mark.parametrize('one_line, expected', [(False, (5, 7)), (True, (5, 7, 10))])
+def test_a_batch_stops_when_all_answers_have_ended(
+    one_line, expected, subject, monkeypatch):
+  asked = []
+
+  def made(*inputs, end, not_first, **more):
+    asked.append((end, not_first))
+    return jax.numpy.array([[65, 7, 10], [66, 10, 67], [68, 69, 70]])
+
+  monkeypatch.setattr(widths, 'generate', made)
+  texts = generation.answer(subject._replace(ends=(5, 7)), [np.zeros(1, np.int32)] * 3,
+                            1, 3, one_line)
+  assert asked == [(expected, expected if one_line else ())]
+  assert texts == ['A', 'B' if one_line else 'B\nC', 'DEF']
+
+
 def test_only_answers_of_samsum_are_asked_for_as_one_line(monkeypatch, tmp_path):
   sample = lambda i: samples.Sample(
       np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
@@ -546,8 +696,13 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
           'tokens: 96.\n'
           '6 of 6 answers to generate, in 4 batches: 2 programs to compile.') in said
-  assert re.search(r'^The largest cache of keys and values, \d × 101 tokens, takes '
-                   r'\S+ MB\.$', said, re.MULTILINE)
+  told = re.search(r'^The largest cache of keys and values, (\d) × 101 tokens, takes '
+                   r'(\S+ MB)\.$', said, re.MULTILINE)
+  model, variables = load_checkpoint(checkpoint)
+  size = library.cache_bytes(model, variables, int(told[1]), 101)
+  assert told[2] == memory(size)
+  [session] = json.loads((folder / 'config.json').read_text())['sessions']
+  assert session['bytes of the largest cache'] == size
   assert 'No verdict on pass key' in said and '| 64 tokens ' in said
   page = (folder / 'index.md').read_text()
   for name in ('scores', 'effective_length', 'depth', 'dialects'):
@@ -742,11 +897,11 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
     folder.mkdir()
     (folder / 'qa1_4k.csv').write_text(f'target,output,question\n{target},{output},x\n')
     run_suite('babilong', folder / 'run', checkpoint='', predictions=str(folder))
-    inputs = json.loads((folder / 'run/config.json').read_text())['config']['inputs']
-    return inputs['asked_sha256']
+    return _inputs(folder / 'run')['asked_sha256']
 
   first = asked('garden', 'attic')
   assert asked('garden', 'hall') == first != asked('office', 'attic')
+  assert [*first] == ['qa1_4000'] and re.fullmatch('[0-9a-f]{12}', first['qa1_4000'])
   folder = tmp_path / 'published'
   folder.mkdir()
   for length, answers in (('0k', 'garden garden'), ('4k', 'garden attic')):
@@ -754,7 +909,9 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
                    for i, x in enumerate(answers.split()))
     (folder / f'qa1_{length}_examples_yes.csv').write_text(
         f',target,output,question\n{rows}2,attic,x,Where?\n')
-  said = run_suite('babilong', tmp_path / 'run', checkpoint='', predictions=str(folder))
+  # All of them are scored: their number is not that of samples to draw.
+  said = run_suite('babilong', tmp_path / 'run', checkpoint='', predictions=str(folder),
+                   num_samples=1)
   assert re.search(r'^Not used: .*qa1_0k_examples_yes\.csv row 3: the ', said, re.M)
   assert '4 predictions to score.' in said
   found = _scores_of(tmp_path / 'run')
@@ -777,6 +934,61 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
   assert [found['qa_1', 4096, i, 'score_official'] for i in range(4)] == [1, 0, 1, 0]
   assert [found['qa_1', 8192, 0, x] for x in ('score_lm_eval', 'score_strict')] == [
       0.5, 1]
+
+
+def test_what_each_task_and_length_asks_has_a_hash_of_its_own():
+  record = {'index': 0, 'length': 100, 'answers': ['x'], 'pred': 'a'}
+  every = {'vt': [record, {**record, 'length': 200}], 'cwe': [record]}
+  found = run._asked('ruler', every)
+  assert [*found] == ['vt_100', 'vt_200', 'cwe_100']
+  assert found['vt_100'] == found['cwe_100'] != found['vt_200']
+  # One task and length is another in all but what is generated.
+  for name, value in (('pred', 'b'), ('answers', ['y']), ('index', 1), ('chance', 0.1)):
+    again = run._asked('ruler', every | {'vt': [{**record, name: value},
+                                                every['vt'][1]]})
+    same = {key for key in found if found[key] == again[key]}
+    assert same == ({*found} if name == 'pred' else {'vt_200', 'cwe_100'})
+  # Of LongBench, a bucket has one, in which all samples count.
+  of_length = lambda *lengths: run._asked('longbench', {'qasper': [
+      {**record, 'length': n} for n in lengths]})
+  assert [*of_length(9000, 3999, 10, 4000)] == [
+      'qasper_8k+', 'qasper_0-4k', 'qasper_4-8k']
+  assert of_length(10, 3999) != of_length(10) != of_length(3999)
+
+
+def _inputs(folder):
+  return json.loads((folder / 'config.json').read_text())['config']['inputs']
+
+
+@pytest.mark.slow
+def test_more_predictions_of_longbench_may_be_scored(tmp_path, run_suite):
+  made = tmp_path / 'made'
+  made.mkdir()
+  for task, count in (('qasper', 5), ('hotpotqa', 3)):
+    (made / f'{task}.jsonl').write_text(''.join(json.dumps({
+        'pred': 'it' * (i % 2), 'answers': ['it'], 'all_classes': None,
+        'length': 3998 + i}) + '\n' for i in range(count)))
+  score = lambda folder, number: run_suite(
+      'longbench', tmp_path / folder, checkpoint='', predictions=str(made),
+      num_samples=number)
+  for number, count in ((2, 4), (4, 7), (0, 8)):
+    assert f'{count} predictions to score.' in score('grown', number)
+    assert _inputs(tmp_path / 'grown')['samples'] == count
+    of_qasper = [row.seed for row in scores.read_rows(tmp_path / 'grown')
+                 if (row.arm, row.metric) == ('qasper', 'chance')]
+    assert sorted(of_qasper) == [*range(min(number or 5, 5))]
+  with pytest.raises(ValueError, match=r'inputs\.samples: 8 there, 7 here \(may only'):
+    score('grown', 4)
+  score('whole', 0)
+  assert _files(tmp_path / 'grown') == _files(tmp_path / 'whole')
+  assert _inputs(tmp_path / 'grown') == _inputs(tmp_path / 'whole')
+  assert [*_inputs(tmp_path / 'whole')['asked_sha256']] == [
+      'qasper_0-4k', 'qasper_4-8k', 'hotpotqa_0-4k', 'hotpotqa_4-8k']
+  # Other predictions are another run.
+  lines = (made / 'qasper.jsonl').read_text()
+  (made / 'qasper.jsonl').write_text(lines.replace('"pred": "it"', '"pred": "is"', 1))
+  with pytest.raises(ValueError, match=r'inputs\.predictions_sha256: '):
+    score('grown', 0)
 
 
 @pytest.mark.long
@@ -899,6 +1111,56 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
   score()
   assert _files(again) == before
   assert 'made elsewhere' in (again / 'tables/means.md').read_text()
+
+
+class _Killed(Exception):
+  """Stands for the end of a process."""
+
+
+@pytest.mark.slow
+def test_longbench_grows_and_resumes_as_an_unbroken_run(
+    data, checkpoint, tmp_path, run_suite, monkeypatch):
+  long, short = 'all about it. ' * 30, 'all about it. '
+  (data / 'qasper_e.jsonl').write_text(''.join(
+      json.dumps(_sample('qasper', i, context=(long, short)[i % 2])) + '\n'
+      for i in range(7)))
+  again = functools.partial(
+      run_suite, 'longbench_smoke', checkpoint=str(checkpoint), data=str(data),
+      window=1700, batch_size=2)
+  real, widths_of, left = generation.answer, [], [99]
+
+  def counted(subject, prompts, width, *more):
+    if not left[0]:
+      raise _Killed
+    left[0] -= 1
+    widths_of.append(width)
+    return real(subject, prompts, width, *more)
+
+  monkeypatch.setattr(generation, 'answer', counted)
+  assert '8 of 8 answers to generate, in 5 batches: 3 programs' in again(
+      tmp_path / 'whole', num_samples=0)
+  # Those of qasper have two widths.
+  assert widths_of[:4] == sorted(widths_of[:4]) and len({*widths_of[:4]}) == 2
+  expected = _files(tmp_path / 'whole')
+  # Killed after one batch of the second width; resumed, and killed again.
+  for left[0] in (3, 1):
+    with pytest.raises(_Killed):
+      again(tmp_path / 'killed', num_samples=0)
+  left[0] = 99
+  assert '1 of 8 answers' in again(tmp_path / 'killed', num_samples=0)
+  assert _files(tmp_path / 'killed') == expected
+  # From three samples of each task, of which the last two are of one width, to all.
+  assert '4 of 4 answers' in again(tmp_path / 'grown', num_samples=3)
+  left[0] = 1
+  with pytest.raises(_Killed):
+    again(tmp_path / 'grown', num_samples=0)
+  left[0] = 99
+  again(tmp_path / 'grown', num_samples=0)
+  found = _files(tmp_path / 'grown')
+  for own in (found, expected):  # lines are in the order of the answers
+    own |= {name: sorted(x.splitlines()) for name, x in own.items()
+            if name.suffix == '.jsonl'}
+  assert found == expected
 
 
 def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
@@ -1415,7 +1677,15 @@ def test_official_files_have_what_was_predicted(tmp_path):
   [line] = _lines(path)
   assert {name: line[name] for name in ('index', 'pred', 'outputs', 'length')} == {
       'index': 3, 'pred': ' 34, 56', 'outputs': ['12', '34'], 'length': 65}
-  found, _ = official.predictions_of(config)
+  # A length whose folder has nothing to read is named, and the others are read.
+  (tmp_path / 'ruler/official/96/pred').mkdir(parents=True)
+  (tmp_path / 'ruler/official/128/pred').mkdir(parents=True)
+  (tmp_path / 'ruler/official/128/pred/vt.jsonl').write_text('')
+  found, bad = official.predictions_of(config)
+  assert [re.sub('.*official', '', x) for x in bad] == [
+      '/96/pred has no file TASK.jsonl', '/128/pred/vt.jsonl is empty']
+  assert all(x.startswith('Not used: ') for x in bad) and [*found] == [
+      'niah_multivalue']
   [one] = found['niah_multivalue']
   assert (one['answers'], one['pred'], one['length'], one['chance']) == (
       ['12', '34'], ' 34, 56', 64, 0)

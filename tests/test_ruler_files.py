@@ -77,7 +77,9 @@ def test_parts_take_the_place_of_a_whole_file(tmp_path):
     # As the published program strips and replaces: official, lm_eval, strict.
     ('It is Paris ', 'Paris ', (0, 0, 1)), ('\tParis', '\tParis', (0, 0, 1)),
     ('in\tParis', 'in\tParis', (0, 0, 1)), ('in\tParis', 'in\nParis', (1, 1, 0)),
-    ('in Paris\x00', 'paris', (1, 1, 1))])
+    ('in Paris\x00', 'paris', (1, 1, 1)), ('in Paris\x00', 'Paris\n', (0, 0, 0)),
+    ('in\x00Paris', 'in\nParis', (1, 1, 0)), ('in\x1fParis', 'in\nParis', (1, 1, 0)),
+    ('in\x20Paris', 'in\nParis', (0, 0, 0)), ('\x00Paris', '\nParis', (0, 0, 0))])
 def test_white_space_around_and_control_characters(output, answer, expected):
   assert tuple(score(output, [answer], x) for x in (
       'official', 'lm_eval', 'strict')) == expected

@@ -18,7 +18,13 @@ from vvlen.tasks.ruler_wording import (
   RULER_VARIABLES,
   RULER_WORDS,
 )
-from vvlen.tasks.short_ruler import common_words, niah, passkey, variable_tracking
+from vvlen.tasks.short_ruler import (
+  common_words,
+  niah,
+  passkey,
+  TooFewWords,
+  variable_tracking,
+)
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
 
 BYTES = byte_tokenizer()
@@ -241,7 +247,9 @@ def test_finding_one_word_is_not_finding_another():
     (variable_tracking, {'num_chains': 60}, 'there are not 300 names like A0'),
     (variable_tracking, {'num_tokens': 56}, '56 tokens are too few: .* take 57'),
     (common_words, {'num_tokens': 30}, 'are too few: one other word takes 39'),
-    (common_words, {'num_tokens': 10**6}, 'words are too few for 1000000 tokens'),
+    (common_words, {'num_tokens': 10**6},
+     '16,758 words are too few for 1,000,000 tokens, where 2 occur 3 times and the '
+     'others 1'),
     (common_words, {'num_common': 0}, 'num_common must be positive: 0'),
     (common_words, {'common_repeats': 1}, 'repeated more than 1 times: 1'),
 ])
@@ -278,6 +286,38 @@ def test_scores(output, scores):
 def test_what_cannot_be_scored(fields, says):
   with pytest.raises(ValueError, match=says):
     score(**{'output': '471', 'answers': ['471'], **fields})
+
+
+def test_chance_is_that_of_guesses_of_what_may_be_drawn():
+  chance = lambda draw, num_tokens=300, **fields: draw(
+      _rng(), num_tokens, BYTES, **fields).chance
+  assert chance(niah) == chance(niah, num_keys=4) == 1 / 900
+  assert chance(niah, num_keys=4, num_queries=2, num_values=2, digits=7) == (
+      4 / 9_000_000)
+  assert chance(niah, words=word_lists.ADJECTIVES, num_values=3) == (
+      3 / len(word_lists.ADJECTIVES))
+  assert chance(TASKS['passkey'][0]) == 1 / 90_000
+  assert chance(variable_tracking) == chance(variable_tracking, num_chains=2) == 5 / 260
+  assert chance(variable_tracking, 900, num_hops=2, wording=RULER_VARIABLES) == (
+      3 / 26**5)
+  # Short lists are of nouns, long ones of pairs.
+  nouns, pairs = (common_words(_rng(), n, BYTES) for n in (300, 1000))
+  assert {*nouns.answers} <= {*word_lists.NOUNS} and nouns.chance == 2 / 114
+  assert {*pairs.answers} <= {*word_lists.PAIRS} and pairs.chance == 2 / 16_758
+  # Who knows only what may be drawn is right so often.
+  right = [score(', '.join(word_lists.NOUNS[:2]), common_words(
+      _rng(seed), 100, BYTES).answers) for seed in range(4000)]
+  assert abs(np.mean(right) - nouns.chance) < 4 * np.std(right) / 4000**0.5
+
+
+def test_more_words_than_there_are_is_an_error_of_its_own():
+  with pytest.raises(TooFewWords):
+    common_words(_rng(), 10**6, BYTES)
+  # More repeats fill more tokens.
+  whole = common_words(_rng(), 170_000, BYTES, common_repeats=6, uncommon_repeats=2)
+  assert 169_970 < whole.num_tokens <= 170_000
+  with pytest.raises(TooFewWords):
+    common_words(_rng(), 200_000, BYTES)
 
 
 def test_answers_of_a_drawn_prompt_score_one():

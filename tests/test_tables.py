@@ -28,6 +28,7 @@ from vvlen.reporting.numbers import (
   from_to,
   give_or_take,
   known,
+  memory,
   number,
   with_interval,
 )
@@ -746,3 +747,11 @@ def test_a_number_of_things_in_words(count, words):
 def test_a_range_has_both_ends_or_one_if_they_are_alike():
   assert from_to([0.5, -0.1, 2.52], '+.1f') == '−0.1 to +2.5'
   assert from_to([0.26, 0.34], '.1f') == '0.3' == from_to([0.3], '.1f')
+
+
+@pytest.mark.parametrize('num_bytes, text', [
+    (1_234, '0.00123 MB'), (2_000_000, '2.00 MB'), (9_996_000, '10.0 MB'),
+    (123_456_789, '123 MB'), (999_499_999, '999 MB'), (999_500_000, '1.00 GB'),
+    (1_230_000_000, '1.23 GB'), (45_678_000_000, '45.7 GB'), (1.5e12, '1,500 GB')])
+def test_sizes_of_memory_have_three_digits(num_bytes, text):
+  assert memory(num_bytes) == text

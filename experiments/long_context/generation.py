@@ -16,7 +16,7 @@ class Subject(NamedTuple):
   model: Llama
   variables: dict[str, Any]
   tokenizer: Tokenizer
-  ends: tuple[int, ...]  # the tokens that end an answer; generation stops at the first
+  ends: tuple[int, ...]  # the tokens that end an answer
   batch_size: int  # prompts at once
 
 
@@ -34,15 +34,16 @@ def answer(
     width: as in `vvlen.evaluation.widths.Batch`, at least n.
     num_tokens: the most tokens of an answer.
     one_line: whether an answer has one line, as in LongBench's samsum: its first token
-      is neither a newline nor one that ends an answer, and it ends at a newline.
+      is neither a newline nor one that ends an answer, and it ends at a newline. A
+      batch whose answers have all ended is not continued.
 
   Returns:
     Texts, without the token that ends an answer and what follows it.
   """
-  not_first = (*subject.ends, *_newlines(subject.tokenizer)) if one_line else ()
+  ends = (*subject.ends, *(_newlines(subject.tokenizer) if one_line else ()))
   found = widths.continuations(
       subject.model, subject.variables, prompts, width, subject.batch_size, num_tokens,
-      subject.ends, not_first)
+      ends, not_first=ends if one_line else ())
   texts = [subject.tokenizer.decode(tokens) for tokens in found]
   return [_first_line(text) for text in texts] if one_line else texts
 

@@ -150,6 +150,8 @@ def chance(task: str, all_classes: Sequence[str]) -> float:
 def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:
   """Returns records of predictions made elsewhere by task, and messages on bad lines.
 
+  These are all predictions; config.num_samples is not looked at.
+
   Raises:
     ValueError: if no line can be used.
     OSError: if there is no such folder or file.
@@ -159,7 +161,7 @@ def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:
   if not read:
     raise ValueError(
         f'{config.predictions} has no prediction that can be used. {notes[0]}')
-  return {task: [_record(i, x) for i, x in enumerate(own[:config.num_samples or None])]
+  return {task: [_record(i, x) for i, x in enumerate(own)]
           for task, own in read.items()}, notes
 
 

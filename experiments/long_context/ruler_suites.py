@@ -15,7 +15,7 @@ from experiments.long_context.samples import (
 from vvlen.tasks import ruler_wording, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import Tokenizer
-from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
+from vvlen.tasks.word_lists import ADJECTIVES
 
 # Kind of values of needles -> words that they are drawn from; (): they are numbers.
 NEEDLE_VALUES: dict[str, tuple[str, ...]] = {'numbers': (), 'words': ADJECTIVES}
@@ -32,8 +32,7 @@ def passkey(config: Any, tokenizer: Tokenizer) -> Suite:
     drawn = short_ruler.passkey(
         generator(config.seed, 'passkey', length, index), length, tokenizer, depth,
         sentences=sentences, digits=config.digits, wording=wording)
-    chance = 1 / (9 * 10 ** (config.digits - 1))
-    return _of_ruler(config, tokenizer, length, drawn, chance, round(100 * depth))
+    return _of_ruler(config, tokenizer, length, drawn, round(100 * depth))
 
   return Suite({'passkey': draw}, facts_of(sentences, wording))
 
@@ -63,16 +62,10 @@ def ruler(config: Any, tokenizer: Tokenizer) -> Suite:
           common_repeats=config.common_repeats,
           uncommon_repeats=config.uncommon_repeats),
   }
-  letters = variables.names.count('A')
-  kinds = {'variable_tracking': 26**letters * 10 ** (len(variables.names) - letters),
-           'common_words': len(NOUNS)}
 
   def draw(task: str, length: int, index: int) -> Sample:
     drawn = tasks[task](generator(config.seed, task, length, index), length, tokenizer)
-    # As many different guesses as there are answers.
-    chance = len(drawn.answers) / kinds.get(
-        task, len(values) or 9 * 10 ** (config.digits - 1))
-    return _of_ruler(config, tokenizer, length, drawn, min(chance, 1.0), None)
+    return _of_ruler(config, tokenizer, length, drawn, None)
 
   return Suite({task: functools.partial(draw, task) for task in config.tasks},
                 facts_of(sentences, [needles, variables, words]))
@@ -80,9 +73,9 @@ def ruler(config: Any, tokenizer: Tokenizer) -> Suite:
 
 def _of_ruler(
     config: Any, tokenizer: Tokenizer, length: int, drawn: short_ruler.Sample,
-    chance: float, depth: int | None,
+    depth: int | None,
 ) -> Sample:
   return Sample(
       encoded(tokenizer, drawn.prompt, config.begin), length, depth, drawn.answers,
-      drawn.others, (), '', chance,
+      drawn.others, (), '', drawn.chance,
       {'wording': config.wording, 'depths': [round(x, 4) for x in drawn.depths]})

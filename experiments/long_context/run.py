@@ -29,12 +29,13 @@ from experiments.long_context import (
 from experiments.long_context.check import check
 from experiments.long_context.generation import Subject
 from experiments.long_context.samples import Part, Plan, Sample
+from vvlen.evaluation import longbench
 from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
 from vvlen.models.generation import cache_bytes
 from vvlen.models.llama.hub import local_folder
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.numbers import counted
+from vvlen.reporting.numbers import counted, memory
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
 from vvlen.training import finite
@@ -85,7 +86,8 @@ def main(config: Any, workdir: str) -> None:
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
     if variables:
-      _say_memory(subject, plan, todo)
+      cache = _say_memory(subject, plan, todo)
+      first_of_processes(functools.partial(run_folder.finish, workdir, **cache))
     jobs = [
         Job(_amount(todo[part.name]), functools.partial(
             _rows, config.suite, workdir, subject, part, todo[part.name],
@@ -157,15 +159,22 @@ def _say(
                partition.filled(batch_size, mesh), mesh, 'a prompt')
 
 
-def _say_memory(subject: Subject, plan: Plan, todo: dict[str, list[Batch]]) -> None:
-  """Prints how much memory the largest cache of keys and values takes."""
+def _say_memory(
+    subject: Subject, plan: Plan, todo: dict[str, list[Batch]]
+) -> dict[str, int]:
+  """Prints how much memory the largest cache of keys and values takes.
+
+  Returns:
+    The same for config.json.
+  """
   width, answer_tokens = max(
       ((batch.width, part.answer_tokens)
        for part in plan.parts for batch in todo[part.name]), key=sum)
   size = cache_bytes(
       subject.model, subject.variables, subject.batch_size, width + answer_tokens)
   print(f'The largest cache of keys and values, {subject.batch_size} × '
-        f'{width + answer_tokens:,} tokens, takes {size / 1e6:,.3g} MB.', flush=True)
+        f'{width + answer_tokens:,} tokens, takes {memory(size)}.', flush=True)
+  return {'bytes of the largest cache': size}
 
 
 def _rows(
@@ -211,15 +220,16 @@ def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
 
 def score_predictions(config: Any, workdir: str) -> None:
   """Scores predictions that were made elsewhere, in files of the published programs."""
-  of_suite = longbench_parts if config.suite == 'longbench' else official
-  found, notes = of_suite.predictions_of(config)
-  asked = lambda record: {k: x for k, x in record.items() if k != 'pred'}
+  of_longbench = config.suite == 'longbench'
+  of_suite = longbench_parts if of_longbench else official
+  every, notes = of_suite.predictions_of(config)
+  # More of them may be scored later, so hashes are of all.
+  most = config.num_samples or None if of_longbench else None
+  found = {task: own[:most] for task, own in every.items()}
   facts = {
       'predictions_sha256': documents.fingerprint(
-          repr(record) for own in found.values() for record in own),
-      # Runs with the same can be ranked.
-      'asked_sha256': documents.fingerprint(
-          repr((task, asked(record))) for task, own in found.items() for record in own),
+          repr(record) for own in every.values() for record in own),
+      'asked_sha256': _asked(config.suite, every),
       'samples': sum(map(len, found.values())), 'bad_lines': len(notes)}
   run = {**config.to_dict(), 'inputs': facts}, machine.session()
   first_of_processes(lambda: _lock(workdir, run))
@@ -232,6 +242,29 @@ def score_predictions(config: Any, workdir: str) -> None:
           for task, own in found.items() if done[task] < len(own)]
   run_jobs(epath.Path(workdir), jobs, 'predictions', scores.sample_of, _order,
            jobs_are='tasks', measures=False)
+
+
+def _asked(
+    suite: str, found: dict[str, list[predictions.Record]]
+) -> dict[str, str]:
+  """Returns hashes of all but the answers, by which runs are known to be comparable.
+
+  Args:
+    suite: of the run.
+    found: records by task.
+
+  Returns:
+    {name: the first 12 digits of a SHA-256} by task and length, such as 'qa1_4000', or
+    LongBench's bucket, such as 'qasper_4-8k'.
+  """
+  asked: dict[str, list[str]] = {}
+  for task, own in found.items():
+    for record in own:
+      length = record['length']
+      place = longbench.bucket(length) if suite == 'longbench' else length
+      asked.setdefault(f'{task}_{place}', []).append(
+          repr({name: x for name, x in record.items() if name != 'pred'}))
+  return {name: documents.fingerprint(own)[:12] for name, own in asked.items()}
 
 
 def _scored(

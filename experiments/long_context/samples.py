@@ -66,6 +66,8 @@ class Suite(NamedTuple):
   # {task: the most tokens of a prompt beyond its length}
   around: Mapping[str, int] = types.MappingProxyType({})
   bad: Sequence[str] = ()  # messages on lines of files that cannot be used
+  # (task, length) of all prompts that are asked -> lines to be printed
+  notes: Callable[[Sequence[tuple[str, int]]], list[str]] = lambda _: []
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:

@@ -10,8 +10,17 @@ from experiments.long_context.ruler_suites import passkey, ruler
 from experiments.long_context.samples import Part, Plan, Sample
 from experiments.long_context.scores import place_of
 from vvlen.tasks.haystack import DoesNotFit
+from vvlen.tasks.short_ruler import TooFewWords
 from vvlen.tasks.tokenizers import Tokenizer
 
+# Why a task is not run at a length.
+_RULES: dict[type[BaseException], str] = {
+    DoesNotFit: 'A task is not run at a length at which one of its prompts does not '
+                'fit, as the others alone would be easier.',
+    TooFewWords: 'A list of words is not run at a length that takes more words than '
+                 'there are.'}
+_SHORTER = ('Choose shorter --config.lengths, or larger --config.uncommon_repeats and '
+            '--config.common_repeats, which change the lists of all lengths')
 _SUITES = {'passkey': passkey, 'babilong': babilong, 'ruler': ruler}
 
 
@@ -26,7 +35,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
 
   A task and length of which one prompt does not fit is left out, and named in the
   notes: without the prompts that are too long, the others would be easier than those of
-  other lengths.
+  other lengths. So is one whose list of words would need more words than there are.
 
   Args:
     config: of the run.
@@ -40,14 +49,19 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
-  draws, facts, advice, around, bad = _SUITES[config.suite](config, tokenizer)
+  suite = _SUITES[config.suite](config, tokenizer)
+  draws, facts, advice, around, bad, _ = suite
   begin = int(config.begin and tokenizer.begin is not None)
   more = begin + config.answer_tokens + max(around.values(), default=0)
   notes = [*(f'Not used: {line}' for line in bad),
            *_beyond(config, lengths, window, more)]
   if bad:
     facts['bad_lines'] = len(bad)
-  parts, not_run = [], {}
+  ways: dict[type[BaseException], str] = {DoesNotFit: advice, TooFewWords: _SHORTER}
+  parts: list[Part] = []
+  run: list[tuple[str, int]] = []  # task and length of each
+  not_run: dict[str, str] = {}  # place -> why
+  causes: dict[type[BaseException], None] = {}
   for task, draw in draws.items():
     fits = False  # whether all prompts of a shorter length do, and so those of others
     for length in lengths:
@@ -59,20 +73,29 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
         for index in range(1 if fits else config.num_samples):
           part.draw(index)
       except ValueError as error:
-        if not isinstance(error.__cause__, DoesNotFit):
+        cause = _cause(error)
+        if cause not in ways:
           raise
         not_run[place_of(task, length)] = str(error)
+        causes[cause] = None
       else:
         fits = True
         parts.append(part)
+        run.append((task, length))
   if not parts:
-    raise ValueError(f'{next(iter(not_run.values()))}. {advice}')
+    raise ValueError(f'{next(iter(not_run.values()))}. {ways[next(iter(causes))]}')
   if not_run:
     facts['not_run'] = [*not_run]
     notes += [*(f'Not run: {error}' for error in not_run.values()),
-              'A task is not run at a length at which one of its prompts does not fit. '
-              f'{advice}.']
-  return Plan(parts, facts, notes)
+              *(f'{_RULES[cause]} {ways[cause]}.' for cause in causes)]
+  return Plan(parts, facts, notes + suite.notes(run))
+
+
+def _cause(error: BaseException) -> type[BaseException]:
+  """Returns the kind of the error from which an error comes, or of its own."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  return type(error)
 
 
 def _named(draw: Callable[..., Sample], task: str, length: int, index: int) -> Sample:

@@ -56,8 +56,7 @@ class Answered(NamedTuple):
   prompt: str
   answers: tuple[str, ...]  # all are asked for
   question: str = ''  # of BABILong, for `vvlen.evaluation.babilong.is_correct`
-  # The score of a guess without the context; 0 if the answer is a number or name, of
-  # which there are hundreds.
+  # The score of a guess without the context.
   chance: float = 0.0
   # The score of an answer that takes a fitting word of the context whatever is asked:
   # that of another key as likely as the right one, or the label that is named last;
@@ -89,37 +88,31 @@ def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
   """
   words = NEEDLE_VALUES[values]
   niah = functools.partial(short_ruler.niah, words=words)
-  of_needles = {
+  of_ruler: dict[str, Callable[..., short_ruler.Sample]] = {
       'niah_single': niah,
       'niah_multikey': functools.partial(niah, num_keys=4),
       'niah_multivalue': functools.partial(niah, num_values=4),
       'niah_multiquery': functools.partial(niah, num_keys=4, num_queries=4),
-  }
-  of_others: dict[str, Callable[..., short_ruler.Sample]] = {
       'variable_tracking': short_ruler.variable_tracking,
       'common_words': short_ruler.common_words,
       'passkey': lambda rng, n, tokenizer: short_ruler.passkey(
           rng, n, tokenizer, rng.uniform()),
   }
   return {
-      **{name: functools.partial(_of_ruler, draw, len(words))
-         for name, draw in of_needles.items()},
-      **{name: functools.partial(_of_ruler, draw, 0)
-         for name, draw in of_others.items()},
+      **{name: functools.partial(_of_ruler, draw) for name, draw in of_ruler.items()},
       **{f'qa{i}': functools.partial(_of_babilong, f'qa{i}', most_facts)
          for i in range(1, 6)},
   }
 
 
 def _of_ruler(
-    draw: Callable[..., short_ruler.Sample], num_words: int, rng: np.random.Generator,
+    draw: Callable[..., short_ruler.Sample], rng: np.random.Generator,
     num_tokens: int, tokenizer: Tokenizer,
 ) -> Answered:
   """Draws a prompt of RULER or of a pass key.
 
   Args:
     draw: a task of `short_ruler`.
-    num_words: that values are drawn from; 0: they are numbers or names.
     rng: of all random numbers.
     num_tokens: of the prompt.
     tokenizer: counts them.
@@ -128,13 +121,11 @@ def _of_ruler(
     ValueError: if the task does not fit into the tokens.
   """
   sample = draw(rng, num_tokens, tokenizer)
-  # As many different guesses as there are answers.
-  count = len(sample.answers)
-  chance = count / num_words if num_words else 0.0
+  count, others = len(sample.answers), len(sample.others)
   return Answered(
-      sample.prompt, sample.answers, chance=chance,
-      shortcut=shortcuts.of_needles(count, len(sample.others), chance),
-      others=tuple(sample.others))
+      sample.prompt, sample.answers, chance=sample.chance,
+      shortcut=shortcuts.of_needles(count, others, sample.chance),
+      others=sample.others)
 
 
 def _of_babilong(

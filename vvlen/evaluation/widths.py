@@ -88,8 +88,8 @@ def continuations(
 ) -> list[list[int]]:
   """Returns the tokens with which a model continues a batch of prompts, greedily.
 
-  It compiles once for each width, batch size, number of new tokens, first of the tokens
-  that end a text, and choice of those with which none begins.
+  It compiles once for each width, batch size, number of new tokens, and choice of the
+  tokens that end a text and of those with which none begins.
 
   Args:
     model: as in `vvlen.models.generation.generate`.
@@ -98,8 +98,8 @@ def continuations(
     width: as in `padded`.
     batch_size: B.
     num_tokens: m.
-    ends: the tokens that end a text. Generation stops before m tokens only when every
-      prompt of the batch has generated the first of them.
+    ends: the tokens that end a text. When each prompt of the batch has generated one of
+      them, no more tokens are computed.
     not_first: tokens with which no text begins.
 
   Returns:
@@ -108,7 +108,7 @@ def continuations(
   tokens, lengths = padded(prompts, width, batch_size)
   found = generate(
       model, variables, jnp.asarray(tokens), num_tokens, lengths=jnp.asarray(lengths),
-      end=next(iter(ends), None), not_first=not_first)
+      end=ends, not_first=not_first)
   return [until(row.tolist(), ends) for row in gather(found, False)[:len(prompts)]]
 
 

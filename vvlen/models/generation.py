@@ -24,12 +24,13 @@ def generate(
     lengths: jax.Array | None = None,
     temperature: float = 0.0,
     key: jax.Array | None = None,
-    end: int | None = None,
+    end: int | Collection[int] | None = None,
     not_first: Collection[int] = (),
 ) -> jax.Array:
   """Returns the tokens with which a model continues prompts.
 
-  Compiles once for each shape of prompts and number of tokens. Positions are 0, 1, ….
+  Compiles once for each shape of prompts, number of tokens, and choice of `end` and
+  `not_first`. Positions are 0, 1, ….
   Rates of dynamic rotary positions, LongRoPE and CLEX change with the length, so all
   keys in the cache are rotated again for each new token. The hidden states from which
   they were computed still reflect the rates of earlier lengths: beyond the training
@@ -48,9 +49,10 @@ def generate(
     temperature: 0 takes the most probable token, the first among equals; otherwise
       tokens are drawn from softmax(logits / temperature).
     key: a typed PRNG key; required if the temperature is positive.
-    end: the token that ends a sequence and then fills its row; None: there is none.
-    not_first: tokens that are never the first new one of a sequence. A program is
-      compiled for each choice of them.
+    end: the token that ends a sequence and then fills its row, or several, of which any
+      one ends a sequence and the first fills its row; None: there is none. When all
+      sequences have ended, no more tokens are computed.
+    not_first: tokens that are never the first new one of a sequence.
 
   Returns:
     [B, m] int32.
@@ -77,11 +79,12 @@ def generate(
     raise ValueError('temperature must not be negative, and needs a key if it is '
                      f'positive: {temperature}')
   check_places('tokens', tokens, model.vocab_size)
-  if end is not None and not 0 <= end < model.vocab_size:
-    raise ValueError(f'end must lie in 0..{model.vocab_size - 1}: {end}')
+  ends = () if end is None else (*end,) if isinstance(end, Collection) else (end,)
+  if wrong := [x for x in ends if not 0 <= x < model.vocab_size]:
+    raise ValueError(f'end must lie in 0..{model.vocab_size - 1}: {wrong[0]}')
   check_places('not_first', jnp.asarray([*not_first], jnp.int32), model.vocab_size)
   key = jax.random.key(0) if key is None else key
-  return _generate(model, num_tokens, temperature > 0, end, (*not_first,), variables,
+  return _generate(model, num_tokens, temperature > 0, ends, (*not_first,), variables,
                    tokens, jnp.asarray(given, jnp.int32), temperature, key)
 
 
@@ -102,7 +105,7 @@ def cache_bytes(model: Llama, variables: dict, batch: int, places: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _generate(model, num_tokens, drawn, end, not_first, variables, tokens, lengths,
+def _generate(model, num_tokens, drawn, ends, not_first, variables, tokens, lengths,
               temperature, key):
   batch, longest = tokens.shape
   apply = functools.partial(model.apply, variables)
@@ -117,9 +120,9 @@ def _generate(model, num_tokens, drawn, end, not_first, variables, tokens, lengt
     return jax.random.categorical(step_key, logits / temperature).astype(jnp.int32)
 
   def put(found, number, token, ended):
-    if end is not None:
-      token = jnp.where(ended, end, token)
-      ended = token == end
+    if ends:
+      token = jnp.where(ended, ends[0], token)
+      ended = jnp.isin(token, np.array(ends))
     return found.at[:, number].set(token), token, ended
 
   def body(carry):
@@ -132,7 +135,7 @@ def _generate(model, num_tokens, drawn, end, not_first, variables, tokens, lengt
     return (carry[0] < num_tokens) & ~carry[2].all()
 
   hidden, cache = apply(tokens, lengths, longest + num_tokens, method='prefill')
-  found = jnp.full((batch, num_tokens), 0 if end is None else end, jnp.int32)
+  found = jnp.full((batch, num_tokens), ends[0] if ends else 0, jnp.int32)
   ended = jnp.zeros(batch, bool)
   found, token, ended = put(found, 0, next_token(hidden, 0, not_first), ended)
   return jax.lax.while_loop(goes_on, body, (1, token, ended, cache, found))[-1]

@@ -83,6 +83,13 @@ def _finer(form: str, size: float) -> str:
   return f'{form.partition(".")[0]}.{-power}f'
 
 
+def memory(num_bytes: float) -> str:
+  """Formats a size with three digits, in MB, or from 1 GB on in GB: '1.23 GB'."""
+  mega = float(format(num_bytes / 1e6, '.3g'))
+  size, unit = (mega / 1000, 'GB') if mega >= 1000 else (mega, 'MB')
+  return f'{alike([size], 3)[0]} {unit}'
+
+
 def counted(count: int, thing: str) -> str:
   """Returns a number of things in words, such as '1 layer' or '2,000 steps'."""
   return f'{count:,} {thing}{"" if count == 1 else "s"}'

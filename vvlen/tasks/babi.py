@@ -20,6 +20,7 @@ class Question(NamedTuple):
   question: str
   answer: str
   support: tuple[int, ...]  # which facts give the answer, from 0 on
+  line: int = 0  # of its file, from 1 on; 0: it is of no file
 
 
 def read_questions(
@@ -60,7 +61,8 @@ def read_questions(
       if identity == 1:
         facts = {}
       if '\t' in text:
-        questions.append(_question(text, facts, answers))
+        question = _question(text, facts, answers)
+        questions.append(question._replace(line=number))
       else:
         facts[identity] = text
       last = identity

@@ -37,6 +37,7 @@ class Haystack(NamedTuple):
   prompt: str  # of exactly the number of tokens
   context: str  # text and facts, without what surrounds them in the prompt
   depths: tuple[float, ...]  # of the first character of each fact
+  places: int  # before, between and after sentences, where facts could stand
 
 
 def split_sentences(text: str) -> list[str]:
@@ -113,7 +114,7 @@ def hide(
       depths = tuple(x / len(context) for x in begins)
       end = (begins[-1] + len(facts[-1])) / len(context)
       if low == high or low <= depths[0] <= end <= high:
-        return Haystack(frame(context), context, depths)
+        return Haystack(frame(context), context, depths, len(pieces) + 1)
   raise DoesNotFit(
       f'facts of {of_facts} characters do not fit between sentences, from {low:g} to '
       f'{high:g} of a context of about {size}, if the whole has exactly {num_tokens} '

@@ -50,6 +50,13 @@ class Sample(NamedTuple):
   others: tuple[str, ...]  # wrong answers of the same kind that the prompt contains
   depths: tuple[float, ...]  # share of the context before each fact that answers
   num_tokens: int  # of the prompt
+  # The score of a guess without the context: as many different ones as there are
+  # answers, of all values, names or words that may be drawn.
+  chance: float
+
+
+class TooFewWords(ValueError):
+  """There are not enough words to make a list as long as the number of tokens."""
 
 
 def niah(
@@ -115,7 +122,7 @@ def niah(
       depth=depth, others=_shuffled(rng, needles[asked:]),
       wrap=lambda context: _lines(before, context, question))
   return Sample(hidden.prompt, tuple(values[:asked]), tuple(values[asked:]),
-                hidden.depths, num_tokens)
+                hidden.depths, num_tokens, asked / (len(words) or _count(digits)))
 
 
 def passkey(
@@ -191,8 +198,9 @@ def variable_tracking(
       rng, chains[0], sentences, num_tokens, tokenizer, depth=depth,
       others=[next(left[i]) for i in chain_of],
       wrap=lambda context: _lines(wording.before, context, question))
+  chance = length / math.prod(map(len, _choices(wording.names)))
   return Sample(hidden.prompt, tuple(names[:length]), tuple(names[length:]),
-                hidden.depths, num_tokens)
+                hidden.depths, num_tokens, chance)
 
 
 def common_words(
@@ -224,8 +232,9 @@ def common_words(
     A `Sample` with its own number of tokens and without depths.
 
   Raises:
-    ValueError: if a number is not positive, common words are not more frequent, the
-      prompt has too few tokens for one other word, or more than the words there are.
+    DoesNotFit: if the prompt has too few tokens for one other word.
+    TooFewWords: if it has room for more words than there are.
+    ValueError: if a number is not positive, or common words are not more frequent.
   """
   _check_positive(num_common=num_common, uncommon_repeats=uncommon_repeats)
   if common_repeats <= uncommon_repeats:
@@ -253,8 +262,12 @@ def common_words(
       raise DoesNotFit(f'{num_tokens} tokens are too few: one other word takes {least}')
     others = last_within(count, 1, most, num_tokens)
     return Sample(prompt(others), tuple(words[:num_common]),
-                  tuple(words[num_common:num_common + others]), (), count(others))
-  raise ValueError(f'{len(PAIRS)} words are too few for {num_tokens} tokens')
+                  tuple(words[num_common:num_common + others]), (), count(others),
+                  num_common / len(words))
+  raise TooFewWords(
+      f'{len(PAIRS):,} words are too few for {num_tokens:,} tokens, where '
+      f'{num_common} occur {common_repeats} times and the others '
+      f'{uncommon_repeats}')
 
 
 def _check_positive(**numbers: int) -> None:
@@ -280,18 +293,28 @@ def _words(rng: np.random.Generator, number: int, words: Sequence[str]) -> list[
 
 def _numbers(rng: np.random.Generator, number: int, digits: int) -> list[str]:
   """Returns different numbers with so many digits, of which the first is not 0."""
-  first = 10 ** (digits - 1)
-  if digits < 1 or number > 9 * first:
+  if digits < 1 or number > _count(digits):
     raise ValueError(f'there are not {number} numbers of {digits} digits')
-  return [str(first + x) for x in rng.choice(9 * first, number, replace=False)]
+  first = 10 ** (digits - 1)
+  return [str(first + x) for x in rng.choice(_count(digits), number, replace=False)]
+
+
+def _count(digits: int) -> int:
+  """Returns how many numbers have so many digits, of which the first is not 0."""
+  return 9 * 10 ** (digits - 1)
 
 
 def _names(rng: np.random.Generator, number: int, pattern: str) -> list[str]:
   """Returns different names, with a random letter for A and a digit for 0."""
-  choices = [string.ascii_uppercase if x == 'A' else string.digits for x in pattern]
+  choices = _choices(pattern)
   if number > math.prod(map(len, choices)):
     raise ValueError(f'there are not {number} names like {pattern}')
   names: dict[str, None] = {}
   while len(names) < number:
     names[''.join(x[int(rng.integers(len(x)))] for x in choices)] = None
   return [*names]
+
+
+def _choices(pattern: str) -> list[str]:
+  """Returns the characters among which each one of a name is drawn."""
+  return [string.ascii_uppercase if x == 'A' else string.digits for x in pattern]
