@@ -1730,12 +1730,13 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   # before a sample was added that does not fit.
   made = reported('babilong', rows, samples=13, window=512, **hashes,
                   not_run=['qa1 at 64 tokens'])
-  assert made.missing == 'Not run, as prompts do not fit: qa1 at 64 tokens.'
+  assert made.missing == 'Not run, as not all prompts could be made: qa1 at 64 tokens.'
   [of_qa1] = [r for r in made.tables[0].records if r['task'] == 'qa1']
   assert np.isnan(of_qa1['score_64']) and of_qa1['score_128'] >= 0
   made = reported('babilong', rows, samples=20, window=512, **hashes,
                   not_run=['qa1 at 32 tokens', 'qa3 at 64 tokens'])
-  words = 'Not run, as prompts do not fit: qa1 at 32 tokens, qa3 at 64 tokens.'
+  words = ('Not run, as not all prompts could be made: qa1 at 32 tokens, qa3 at 64 '
+           'tokens.')
   assert made.missing == (
       f'The run is not finished: 3 of 20 answers are missing. {words}')
   assert [table.name for table in made.tables if words in table.more] == [
@@ -1752,7 +1753,7 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
       'Mean score of LongBench-E with a window of 600 tokens: 5 % over tasks (4)')
   made = reported('longbench', _longbench().rows, samples=12, window=600, **hashes,
                   not_run=['gov_report'])
-  words = 'Not run, as prompts do not fit: gov_report.'
+  words = 'Not run, as not all prompts could be made: gov_report.'
   assert made.missing == words
   assert [table.name for table in made.tables if words in table.more] == [
       'means', 'scores', 'dialects']

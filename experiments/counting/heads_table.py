@@ -63,8 +63,8 @@ def heads_table(rows: Sequence[Row], cells: Sequence[Setup]) -> Table | None:
   note = (
       f'Of the last token, at {shortest} → {longest} bits. Largest weight: that of one '
       'key, mean. Heads that can: that give one key half of the weight at '
-      f'{longest} bits with some factor β of the logits; β: median over them. Power: '
-      'of β, mean over them, with intervals over seeds.')
+      f'{longest} bits with some factor β of the logits; β: their median. Power: '
+      'of β, their mean; intervals over seeds.')
   more = (
       'Largest weights are means over heads, seeds and strings. '
       'Counting asks for no single item: the key is that with the largest logit. β is '

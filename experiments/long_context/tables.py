@@ -44,7 +44,7 @@ class Run(NamedTuple):
   seed: int  # of the bootstrap
   window: int
   source: str  # a sentence with the hash of weights, and how they were run
-  not_run: Sequence[str] = ()  # what was left out because prompts do not fit
+  not_run: Sequence[str] = ()  # what was left out because prompts could not be made
   length_of: str = 'prompt'  # or 'context': what lengths count the tokens of
   answer_tokens: int = 0  # the most of an answer
   prompts: str = ''  # a sentence with the hash of their template
@@ -90,7 +90,7 @@ def more_of(run: Run, *sentences: str) -> str:
 
 def left_out(run: Run) -> str:
   """Returns a sentence on what was not run, '' if that is nothing."""
-  words = f'Not run, as prompts do not fit: {", ".join(run.not_run)}.'
+  words = f'Not run, as not all prompts could be made: {", ".join(run.not_run)}.'
   return words if run.not_run else ''
 
 
