@@ -528,7 +528,8 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
   assert not (folder / 'results.csv').exists()
   done = _run(f'--workdir={folder}', '--config.run_arms=("softmax",)')
   assert done.returncode == 0, done.stderr
-  assert 'finished: 3 of 4 arms on retrieval (LN, n^p, mine).' in ' '.join(done.stdout.split())
+  assert ('finished: 3 of 4 arms on retrieval (LN, n^p, mine).'
+          in ' '.join(done.stdout.split()))
   done = _run(f'--workdir={folder}', _BOTH)
   assert done.returncode == 0, done.stderr
   for name in ('results.csv', 'tuning/results.csv'):

@@ -124,7 +124,8 @@ def of_term(run: Run, points: Points, part: str = '') -> Figure:
       f'difference of each pair: means over {counted(count, "pair")} of models that '
       'both learned each task that counts, with 95 % intervals; dotted: the score at '
       'L of an answer that takes a fitting word of the context, whatever is asked.',
-      _setup(run.words, part))
+      _setup(f'{run.words}; bands: 95 % intervals over {counted(count, "pair")}'
+             if count > 1 else f'{run.words}; one pair', part))
   axes, paired = figure.subplots(1, 2)
   for place, (name, label) in enumerate((
       ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):
