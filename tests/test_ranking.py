@@ -219,7 +219,10 @@ def test_predictions_made_elsewhere_are_compared_where_they_answer_the_same(tmp_
 
 def test_predictions_of_longbench_are_of_the_same_task(tmp_path):
   scored = [(task, n, 0.5) for task in ('qasper', 'lcc') for n in (100, 5000)]
-  folders = [_write_longbench(tmp_path / name, scored, **_asked(qasper='x', lcc=lcc))
+  asked = lambda lcc: _asked(**{  # as a run names them
+      f'{task}_{bucket}': x for task, x in (('qasper', 'x'), ('lcc', lcc))
+      for bucket in ('0-4k', '4-8k')})
+  folders = [_write_longbench(tmp_path / name, scored, **asked(lcc))
              for name, lcc in (('a', 'y'), ('b', 'z'))]
   found = ranking.read(folders)
   assert [*found.cells] == [('qasper', '0-4k'), ('qasper', '4-8k')]

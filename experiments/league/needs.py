@@ -1,6 +1,6 @@
 """The table, figure and sentences of the temperature that softmax needs.
 
-From the rows that `law` measures. Runs without JAX.
+From the rows that `needed` measures. Runs without JAX.
 """
 
 from collections.abc import Mapping, Sequence

@@ -159,14 +159,9 @@ def _sources(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _asked(config: Mapping[str, Any], cell: Cell) -> str:
-  """Returns the hash of what predictions made elsewhere answer, '' of other runs.
-
-  Of LongBench it is that of a task, all buckets together.
-  """
+  """Returns the hash of what predictions made elsewhere answer, '' of other runs."""
   task, length = cell
-  hashes = [config.get(f'inputs.asked_sha256.{part}', '')
-            for part in (f'{task}_{length}', task)]
-  return str(hashes[0] or hashes[1])
+  return str(config.get(f'inputs.asked_sha256.{task}_{length}', ''))
 
 
 def _place(folder: epath.PathLike) -> str:

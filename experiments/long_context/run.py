@@ -29,7 +29,6 @@ from experiments.long_context import (
 from experiments.long_context.check import check
 from experiments.long_context.generation import Subject
 from experiments.long_context.samples import Part, Plan, Sample
-from vvlen.evaluation import longbench
 from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
 from vvlen.models.generation import cache_bytes
@@ -260,8 +259,7 @@ def _asked(
   asked: dict[str, list[str]] = {}
   for task, own in found.items():
     for record in own:
-      length = record['length']
-      place = longbench.bucket(length) if suite == 'longbench' else length
+      place = scores.bucket(suite, record['length'])
       asked.setdefault(f'{task}_{place}', []).append(
           repr({name: x for name, x in record.items() if name != 'pred'}))
   return {name: documents.fingerprint(own)[:12] for name, own in asked.items()}

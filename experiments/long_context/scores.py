@@ -121,7 +121,12 @@ def tasks_of(rows: Iterable[Row]) -> list[str]:
 def bucket_of(row: Row) -> int | str:
   """Returns the length of a row's sample, or LongBench's bucket of it."""
   assert row.length is not None
-  return longbench.bucket(row.length) if row.experiment == 'longbench' else row.length
+  return bucket(row.experiment, row.length)
+
+
+def bucket(suite: str, length: int) -> int | str:
+  """Returns the length of a sample of a suite, or LongBench's bucket of it."""
+  return longbench.bucket(length) if suite == 'longbench' else length
 
 
 def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
