@@ -11,7 +11,7 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 import numpy as np
 
-from experiments.harness import errors, first_process
+from experiments.harness import errors, lost_process
 from experiments.harness.progress import console
 from vvlen.training.preemption import Preempted, watching_for_preemption
 
@@ -35,8 +35,8 @@ def join_processes() -> None:
       ) from error
   # Not jax.process_index(), which initializes the devices: `machine.use_devices` must
   # run first.
+  lost_process.shorten_messages()
   if distributed.global_state.process_id:
-    first_process.shorten_messages()
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
 

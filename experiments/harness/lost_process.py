@@ -1,11 +1,13 @@
-"""Replaces JAX's many messages on the end of a run's first process by one line.
+"""Replaces JAX's many messages on the end of another process of the run by one line.
 
-If the first process dies, the coordination service dies with it, and JAX aborts the
-others from a thread in C++ that no Python code can stop. Its messages are written to
-file descriptor 2 of a process that is about to end, so another process has to shorten
-them. This file, run as a program, copies its standard input to its standard error and
-replaces these messages. It imports only the standard library, as it starts with every
-process.
+If a process of a run dies, an exchange of data with it fails in the others, which end
+as `errors.leave` says. JAX may be faster: it aborts the others from a thread in C++
+that no Python code can stop, at once if the first process is lost, as the coordination
+service is lost with it, else when the heartbeats of the lost one are missed. Its
+messages are written to file descriptor 2 of a process that is about to end, so another
+process has to shorten them. This file, run as a program, copies its standard input to
+its standard error and replaces these messages. It imports only the standard library, as
+it starts with every process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,13 +16,13 @@ import re
 import subprocess
 import sys
 
-ENDED = ('Error: the first process of the run has ended, and JAX has ended this one. '
+ENDED = ('Error: another process of the run has ended, and JAX has ended this one. '
          'The same command resumes the run.\n')
-# The message of `errors.leave`, if that comes first.
+# The message of `errors.leave`, if that comes first, and of ENDED.
 _SAID = 'Error: another process of the run has ended'
 # The files of XLA that report it, after 'F1126 06:38:57.815881    9871 '.
 _BEGIN = re.compile(r'[WEF]\d{4} \S+ +\d+ (preemption_sync_manager\.cc|'
-                    r'coordination_service_agent\.cc|client\.h):\d+\] ')
+                    r'coordination_service(_agent)?\.cc|client\.h):\d+\] ')
 _FATAL = 'JAX distributed service detected fatal errors'
 # Lines that begin something else; all others continue a message.
 _NEW = re.compile(r'[IWEF]\d{4} |Error: |Traceback ')
@@ -38,7 +40,7 @@ def shorten_messages() -> None:
 
 
 def shortened(lines: Iterable[str]) -> Iterator[str]:
-  """Yields lines, with one in place of JAX's messages of a lost first process.
+  """Yields lines, with one in place of JAX's messages of a lost process.
 
   Messages that may belong to it are kept back until something else begins. Nothing
   follows that line: the process is about to end.
