@@ -184,7 +184,7 @@ def test_sigterm_to_one_process_stops_both_at_one_step(tmp_path, fast_compilatio
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_process_without_its_peer_ends_with_1_in_one_line(tmp_path, fast_compilation):
+def test_a_process_without_its_peer_ends_in_one_line(tmp_path, fast_compilation):
   long = (*LINEAR, '--config.train.num_steps=20000',
           '--config.train.steps_per_call=100', '--config.train.save_every_seconds=0')
   codes, said = _send(signal.SIGKILL, tmp_path / 'both', arguments=long)

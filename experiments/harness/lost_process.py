@@ -18,7 +18,7 @@ import sys
 
 ENDED = ('Error: another process of the run has ended, and JAX has ended this one. '
          'The same command resumes the run.\n')
-# The message of `errors.leave`, if that comes first, and of ENDED.
+# The message of `errors.leave`, if that comes first.
 _SAID = 'Error: another process of the run has ended'
 # The files of XLA that report it, after 'F1126 06:38:57.815881    9871 '.
 _BEGIN = re.compile(r'[WEF]\d{4} \S+ +\d+ (preemption_sync_manager\.cc|'

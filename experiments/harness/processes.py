@@ -33,9 +33,9 @@ def join_processes() -> None:
           '--distributed: no cluster was found that JAX knows. Set '
           f'{", ".join(names)}, or run without --distributed'
       ) from error
+  lost_process.shorten_messages()
   # Not jax.process_index(), which initializes the devices: `machine.use_devices` must
   # run first.
-  lost_process.shorten_messages()
   if distributed.global_state.process_id:
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
