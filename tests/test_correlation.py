@@ -711,7 +711,7 @@ def test_every_cell_of_the_table_of_models(run, found):
 
 
 def test_every_cell_of_all_measures(run, used):
-  table = tables.measures(run, used)
+  table, alike = tables.measures(run, used), related.with_others(used)
   assert len(table.records) == 3 * 10
   for r in table.records:
     x, y, z = (used.means[name] for name in (
@@ -725,6 +725,15 @@ def test_every_cell_of_all_measures(run, used):
           claimed * (sign * _SPEARMAN(x, y) - _SPEARMAN(z, y)))
       assert r['gain_low'] < r['gain'] < r['gain_high']
       assert r['partial_spearman'] == pytest.approx(_partial_of_ranks(x, y, z))
+    x, y = (_less_means(_kinds(alike), alike.means[name]).round(12)
+            for name in (r['predictor'], r['outcome']))
+    assert r['within'] == pytest.approx(_SPEARMAN(x, y))
+    names = r['predictor'], r['outcome']
+    whole = related.within(run, alike, *names).spearman
+    assert (r['within'], r['within_low'], r['within_high']) == whole
+    few = alike.only(np.arange(len(alike.models)) < 4)
+    assert np.isnan(related.primary_within(run, few, *names).value)
+  assert f'{len(alike.models)} models have others' in table.more
   first, *_, last = _cells(table)
   assert (first[:2], last[:2]) == (
       ['score up to 2 L', 'training loss'],

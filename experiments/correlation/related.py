@@ -133,16 +133,32 @@ def within(run: Run, points: Points, predictor: str, outcome: str | At) -> Relat
     predictor: a key of `points.PREDICTORS`.
     outcome: as in `ours`.
   """
-  means, names = points.means, [_kind(model) for model in points.models]
-  kinds = np.array([names.index(name) for name in names], float)
+  means = points.means
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
-                signs_of(predictor, metric_of(outcome)), kinds)
+                signs_of(predictor, metric_of(outcome)), _kinds(points))
+
+
+def primary_within(
+    run: Run, points: Points, predictor: str, outcome: str | At) -> Estimate:
+  """Returns the primary correlation alone of `within`, in a fifth of its time."""
+  means = points.means
+  if len(points.models) < LEAST:
+    return _NONE
+  statistic = _within(_of_rounded(CORRELATIONS[run.correlation]))
+  return bootstrap(statistic, means[predictor], means[outcome], _kinds(points),
+                   num_resamples=run.num_resamples, seed=run.seed)
 
 
 def with_others(points: Points) -> Points:
   """Returns the models with whose positions and L there are others."""
   names = [_kind(model) for model in points.models]
   return points.only([names.count(name) > 1 for name in names])
+
+
+def _kinds(points: Points) -> np.ndarray:
+  """Returns a number for each model [M], equal for models that are alike."""
+  names = [_kind(model) for model in points.models]
+  return np.array([names.index(name) for name in names], float)
 
 
 def _kind(model: Model) -> tuple[str, int]:

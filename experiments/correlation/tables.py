@@ -33,7 +33,14 @@ from experiments.correlation.points import (
   TRAINING_LOSS,
   without_term,
 )
-from experiments.correlation.related import ours, relate, Related, signs_of
+from experiments.correlation.related import (
+  ours,
+  primary_within,
+  relate,
+  Related,
+  signs_of,
+  with_others,
+)
 from experiments.language_model.figures import times
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
@@ -157,13 +164,17 @@ def _left_out(points: Points) -> str:
 
 def measures(run: Run, points: Points) -> Table:
   """Makes the table of all predictors, a row for each and each outcome."""
+  alike = with_others(points)
   records = [
       {'outcome': outcome, 'predictor': predictor,
-       **_fields(ours(run, points, predictor, outcome))}
+       **_fields(ours(run, points, predictor, outcome)),
+       **interval_fields('within', primary_within(run, alike, predictor, outcome))}
       for outcome in outcomes(run) for predictor in PREDICTORS]
+  alike_title = f'{CORRELATION_WORDS[run.correlation]}, same positions and L [95 %]'
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
-      'predictor': lambda r: PREDICTORS[r['predictor']], **_columns()}
+      'predictor': lambda r: PREDICTORS[r['predictor']], **_columns(),
+      alike_title: blank_without('within', interval_cell('within', '+.2f'))}
   return Table(
       'measures', 'All predictors', columns, records,
       f'{len(points.models)} models. Predictors are measured at L. Secondary, not '
@@ -171,7 +182,10 @@ def measures(run: Run, points: Points) -> Table:
       more='Symmetric KL is SCE without the entropies of both predictions, and the sum '
            'of both KL; half of SCE, a scale of the paper, has the correlations of '
            'SCE. Long and short: of the two predictions of a token, the one with more '
-           'context before it, and the other.')
+           'context before it, and the other. Same positions and L: less the mean of '
+           'models that have these; a correlation that is not found there is one '
+           f'between positions, or lengths. {len(alike.models)} models have others '
+           'that are alike.')
 
 
 def by_length(run: Run, points: Points) -> Table:
