@@ -189,6 +189,106 @@ def test_hypotheses_of_fine_tuning_are_decided_by_their_intervals():
       assert all(number in cell for number in numbers), (cell, numbers)
 
 
+def _of_correlations(table, **wanted):
+  row, = _table('correlation', table, **wanted)
+  return row
+
+
+def _found_of_correlations(words):
+  """Returns the part of what the study of correlations found that begins so."""
+  page = _page('experiments/results/correlation/README.md')
+  found = page.partition('## What was found ')[2].partition('## ')[0]
+  part, = (x for x in re.split(r' - (?=\*\*)', found) if x.startswith(f'**{words}'))
+  return part
+
+
+def _r(row, name='spearman'):
+  """Returns such as '+0.13 [−0.19, +0.42]'."""
+  return _interval(row, name, f'{name}_low', f'{name}_high', digits=2)
+
+
+def _excludes_0(row, name='spearman'):
+  return float(row[f'{name}_low']) > 0 or float(row[f'{name}_high']) < 0
+
+
+def test_neither_is_found_to_predict_results_on_longer_inputs():
+  ours = lambda outcome, name: _of_correlations(
+      'table_1', outcome=outcome, predictor=name, source='ours')
+  predictors = 'misalignment', 'training loss'
+  control, beyond = (
+      _of_correlations('groups', outcome=x, group='the same positions and L')
+      for x in ('score_near', 'nll_beyond'))
+  _says(_found_of_correlations('Neither'),
+        *(_r(ours('score_near', x)) for x in predictors),
+        _r(control, 'misalignment'), _r(control, 'loss'))
+  assert not any(_excludes_0(ours(x, name)) for name in predictors
+                 for x in ('score_near', 'score_far', 'nll_beyond'))
+  assert not any(_excludes_0(control, x) for x in ('misalignment', 'loss'))
+  paper = [_of_correlations('table_1', outcome=x, predictor='misalignment',
+                            source='the paper') for x in ('score', 'nll')]
+  _says(_found_of_correlations('Correlations as strong'),
+        *(_signed(row['spearman'], 2) for row in paper),
+        _signed(ours('score_near', 'misalignment')['spearman_low'], 2),
+        _r(ours('nll_beyond', 'misalignment')))
+  _says(_found_of_correlations('Log perplexity'), _r(beyond, 'loss'),
+        _r(beyond, 'misalignment'))
+  assert _excludes_0(beyond, 'loss') and not _excludes_0(beyond, 'misalignment')
+
+  rows = {row['predictor']: row
+          for row in _table('correlation', 'measures', outcome='score_near')}
+  sce, agree = rows['sce'], rows['top1_agreement']
+  _says(_found_of_correlations('On no scale'), _r(sce),
+        _r(sce, 'gain').replace('+', ''), _r(sce, 'partial_spearman'), *(
+            _signed(rows[f'entropy_{x}']['partial_spearman'], 2)
+            for x in ('first', 'second')), _r(agree), _r(agree, 'within'))
+  assert max(rows, key=lambda x: abs(float(rows[x]['spearman']))) == 'top1_agreement'
+  assert all(float(row['spearman_high']) > 0 for x, row in rows.items()
+             if x != 'top1_agreement')  # of which high is aligned
+  assert min(float(row['spearman']) for row in _table('correlation', 'dialects')) > .985
+  assert 'is 0.99 or more' in _found_of_correlations('Dialects')
+
+
+def test_positions_decide_over_the_models_of_the_study():
+  models = [{key: float(row[key]) if key.startswith(('score', 'train', 'symm', 'short'))
+             else row[key] for key in row}
+            for row in _table('correlation', 'models', weight='0', not_learned='')]
+  alibi, rope = ([row for row in models if row['label'].startswith(name)]
+                 for name in ('ALiBi', 'RoPE'))
+  mean = lambda rows, name='score_near': sum(row[name] for row in rows) / len(rows)
+  low = [row for row in models if row['score_near'] < row['shortcut_near']]
+  assert len(models) == 47 and len(alibi) == 12 and all(row in rope for row in low)
+  ends = lambda rows: [f(row['score_near'] for row in rows) for f in (min, max)]
+  _says(_found_of_correlations('What decides'), f'{mean(alibi):.2f}',
+        '{:.2f} to {:.2f}'.format(*ends(alibi)), str(len(rope)), f'{mean(rope):.2f}',
+        '{:.0f} to {:.2f}'.format(*ends(rope)), str(len(low)),
+        f'{models[0]["shortcut_near"]:.3f}',
+        *(f'{mean(rows, name):.{digits}f}' for name, digits in (
+            ('training_cross_entropy', 3), ('symmetric_kl', 4))
+          for rows in (alibi, rope)))
+
+
+def test_the_term_brought_no_gain_to_the_models_of_the_study():
+  term = {row['words']: row for row in _table('correlation', 'term')}
+  change = term['score up to 2 L']
+  learned = {row['model']: not row['not_learned']
+             for row in _table('correlation', 'models')}
+  pairs = {name: learned[name.removesuffix('_term')] and found
+           for name, found in learned.items() if name.endswith('_term')}
+  both = [name for name, found in pairs.items() if found]
+  assert all(learned[name.removesuffix('_term')] for name in pairs)
+  assert (len(pairs), len(both)) == (20, 14) == (20, int(change['pairs']))
+  interval = _interval(change, digits=3)
+  center, *ends = -float(term['score at L']['difference']), *sorted(
+      -float(term['score at L'][x]) for x in ('ci_low', 'ci_high'))
+  _says(_found_of_correlations('No gain'), str(len(both)), interval,
+        _signed(change['ci_high'], 3)[1:],
+        str(sum('alibi' not in name for name in both)),
+        _change([center, *ends], 3).removeprefix('+'),
+        _interval(term['log perplexity at L'], digits=3).replace('+', ''),
+        _interval(term['score up to 2 L, all pairs'], digits=3),
+        _interval(term['symmetric KL at L'], digits=3))
+
+
 def _page(path):
   return ' '.join((ROOT / path).read_text().split())
 
