@@ -447,6 +447,19 @@ def test_rows_that_are_left_out_are_counted_once(folder):
   assert 'and 1 more row' in lines
 
 
+def test_columns_that_do_not_fit_are_counted(folder):
+  table = Table('t', 'T', {'task': lambda r: 'qa1', **{
+      f'{n} tokens': lambda r: '0' for n in (64, 128, 256)}}, [{}], '')
+  said = lambda table, width: reports.said(_report(folder, tables=[table]), width)
+  assert said(table, 30)[-4:-1] == [
+      '|------|-----------|', '| qa1  | 0         |', 'and 2 more columns']
+  assert said(table, 80)[-2] == '| qa1  | 0         | 0          | 0          |'
+  assert said(table._replace(records=[{}] * 30), 40)[-3:-1] == [
+      'and 12 more rows', 'and 1 more column']
+  assert said(table._replace(short=('task', '64 tokens')), 80)[-2] == (
+      '| qa1  | 0         |')
+
+
 def test_a_run_ends_with_its_answer_within_the_terminal(folder):
   lines = reports.said(_report(folder, missing='Two are missing.'), 30)
   assert lines[:6] == [

@@ -123,7 +123,10 @@ def said(report: page.Report, width: int) -> list[str]:
     begins = [i for i, row in enumerate(rows) if not row.startswith('|  ')]
     end = next((i for i in begins if i >= _MOST), len(rows))
     left = sum(i >= end for i in begins)
-    more = [f'and {counted(left, "more row")}'] * bool(left)
+    # Tables with `short` leave columns out by choice, others those that do not fit.
+    hidden = 0 if table.short else len(table.columns) - (rows[0].count(' | ') + 1)
+    more = [f'and {counted(count, f"more {what}")}'
+            for count, what in ((left, 'row'), (hidden, 'column')) if count]
     lines += [*textwrap.wrap(table.title, width), *rows[:end], *more, '']
   return lines
 
