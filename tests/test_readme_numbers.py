@@ -218,9 +218,16 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
   control, beyond = (
       _of_correlations('groups', outcome=x, group='the same positions and L')
       for x in ('score_near', 'nll_beyond'))
-  _says(_found_of_correlations('Neither'),
-        *(_r(ours('score_near', x)) for x in predictors),
+  found = [_r(ours('score_near', x)) for x in predictors]
+  compared = ours('score_near', 'misalignment')['models']
+  plain = len(_table('correlation', 'models', weight='0'))
+  _says(_found_of_correlations('Neither'), f'{compared} of the {plain} models', *found,
         _r(control, 'misalignment'), _r(control, 'loss'))
+  _says(_page('docs/long_short_alignment.md'),
+        f'{compared} models of 2 layers, of {plain}', *found,
+        *(_r(ours('nll_beyond', x)) for x in predictors), _r(beyond, 'loss'),
+        'neither is found')
+  assert f'Over {compared} small models [neither' in _README
   assert not any(_excludes_0(ours(x, name)) for name in predictors
                  for x in ('score_near', 'score_far', 'nll_beyond'))
   assert not any(_excludes_0(control, x) for x in ('misalignment', 'loss'))
@@ -287,6 +294,8 @@ def test_the_term_brought_no_gain_to_the_models_of_the_study():
         _interval(term['log perplexity at L'], digits=3).replace('+', ''),
         _interval(term['score up to 2 L, all pairs'], digits=3),
         _interval(term['symmetric KL at L'], digits=3))
+  _says(_page('docs/long_short_alignment.md'), f'{len(both)} pairs of models', interval,
+        _interval(term['score up to 2 L, all pairs'], digits=3), 'no gain found')
 
 
 def _page(path):
