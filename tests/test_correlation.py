@@ -1106,8 +1106,8 @@ def test_the_answer_says_what_models_have_learned(run):
   mean = {f: used.means[f].mean() for f in (At('score', 1), 'score_near', 'score_far')}
   assert answer.answer(run, made)[1] == (
       f'{count} of 16 models without the misalignment term have learned each task that '
-      'counts, niah_single and qa1: at L, the length of their training, their scores '
-      'lie at least halfway from those of shortcuts to 1. Mean score of these: '
+      'counts, niah_single and qa1, that is, have at L, the length of their training, '
+      'scores at least halfway from those of shortcuts to 1. Mean score of these: '
       f'{mean[At("score", 1)]:.3f} at L, '
       f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
       'shortcuts have 0.150 at L and 0.153 up to 2 L.')

@@ -577,9 +577,9 @@ def test_programs_are_compiled_once_for_each_shape(subject):
 def test_rows_that_only_fill_devices_are_told(size, said, capsys):
   plan = samples.Plan([samples.Part('one', 'one', [64] * 6, 64, 5, None)], {}, [])
   todo = {'one': widths.batches([64] * 6, size)}
-  run._say(plan, todo, size, partition.make_mesh(-1))
+  run._say(plan, todo, {'one': {}}, size, partition.make_mesh(-1))
   assert capsys.readouterr().out.endswith(f'1 program to compile.\n{said}')
-  run._say(plan, {'one': []}, size, partition.make_mesh(-1))
+  run._say(plan, {'one': []}, {'one': {}}, size, partition.make_mesh(-1))
   assert 'repeat' not in capsys.readouterr().out
 
 
@@ -662,7 +662,8 @@ def test_programs_of_answers_of_one_line_are_counted(one_line, capsys):
   parts = [samples.Part('qasper', 'qasper', [64], 64, 128, None),
            samples.Part('samsum', 'samsum', [64], 64, 128, None, one_line)]
   todo = {part.name: widths.batches(part.widths, 8) for part in parts}
-  run._say(samples.Plan(parts, {}, []), todo, 8, partition.make_mesh(-1))
+  run._say(samples.Plan(parts, {}, []), todo, {name: {} for name in todo}, 8,
+           partition.make_mesh(-1))
   assert f'2 batches: {1 + one_line} program' in capsys.readouterr().out
 
 
@@ -790,7 +791,9 @@ def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
   again = functools.partial(
       run_suite, 'passkey_smoke', folder, checkpoint=str(checkpoint))
   said = again(num_samples=5)
-  assert '6 of 10 answers to generate' in said  # two batches of 2 and 1, each length
+  # Two batches of 2 and 1, each length; one of their answers was there.
+  assert '4 of 10 answers to generate' in said
+  assert ' 2 answers in their batches are generated again, and kept as they' in said
   for name in ('passkey_64', 'passkey_96'):
     path = pathlib.Path('predictions', f'{name}.jsonl')
     content = (folder / path).read_bytes()
@@ -1743,7 +1746,8 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
       'scores', 'effective_length', 'depth', 'dialects']
   made = reported('babilong', rows, samples=17, predictions_sha256='c' * 64,
                   bad_lines=2)
-  assert made.missing == '' and made.tables[0].note.endswith(
+  assert made.missing == 'Lines that could not be used: 2, named in log.txt.'
+  assert made.tables[0].note.endswith(
       ' Predictions cccccccccccc, made elsewhere. Lines that could not be used: 2.')
   made = reported('longbench', _longbench().rows, samples=12, window=600, **hashes)
   run = _longbench()._replace(dialect='strict', window=600)

@@ -99,6 +99,14 @@ def test_a_bad_prediction_is_named_and_the_others_are_scored(change, says, tmp_p
   assert re.match(f'{path} line 3: .*{says}', bad)
 
 
+def test_all_fields_that_are_missing_are_named_at_once(tmp_path):
+  _, [bad] = read_predictions(_write(tmp_path / 'trec.jsonl', [{'length': 3}]))
+  assert bad.endswith("the fields 'pred', 'answers', 'all_classes' are missing")
+  _, [bad] = read_samples(_write(tmp_path / 'trec_e.jsonl', [{
+      k: v for k, v in SAMPLE.items() if k not in ('context', 'length')}]))
+  assert bad.endswith("the fields 'context', 'length' are missing")
+
+
 def test_a_long_value_is_not_repeated_whole(tmp_path):
   rows = [{**PREDICTION, 'answers': 'x' * 10**6}]
   _, [bad] = read_predictions(_write(tmp_path / 'qasper.jsonl', rows))

@@ -207,6 +207,12 @@ def _r(row, name='spearman'):
   return _interval(row, name, f'{name}_low', f'{name}_high', digits=2)
 
 
+def _fall(row):
+  """Returns such as '0.021 [0.003, 0.039]' of a change of −0.021."""
+  return '{:.3f} [{:.3f}, {:.3f}]'.format(
+      *(-float(row[x]) for x in ('difference', 'ci_high', 'ci_low')))
+
+
 def _excludes_0(row, name='spearman'):
   return float(row[f'{name}_low']) > 0 or float(row[f'{name}_high']) < 0
 
@@ -221,34 +227,42 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
   found = [_r(ours('score_near', x)) for x in predictors]
   compared = ours('score_near', 'misalignment')['models']
   plain = len(_table('correlation', 'models', weight='0'))
-  _says(_found_of_correlations('Neither'), f'{compared} of the {plain} models', *found,
+  papers = _of_correlations('table_1', outcome='score', predictor='misalignment',
+                            source='the paper')
+  _says(_found_of_correlations('Neither'), str(plain), compared, *found,
+        _r(ours('score_near', 'misalignment'), 'gain'), _r(papers, 'gain'),
         _r(control, 'misalignment'), _r(control, 'loss'))
   _says(_page('docs/long_short_alignment.md'),
         f'{compared} models of 2 layers, of {plain}', *found,
-        *(_r(ours('nll_beyond', x)) for x in predictors), _r(beyond, 'loss'),
-        'neither is found')
+        *(_r(ours('nll_beyond', x)) for x in predictors),
+        *(_r(ours(x, 'misalignment'), 'gain') for x in ('score_near', 'nll_beyond')),
+        _r(beyond, 'loss'), 'neither is found')
   assert f'Over {compared} small models [neither' in _README
   assert not any(_excludes_0(ours(x, name)) for name in predictors
                  for x in ('score_near', 'score_far', 'nll_beyond'))
   assert not any(_excludes_0(control, x) for x in ('misalignment', 'loss'))
-  paper = [_of_correlations('table_1', outcome=x, predictor='misalignment',
-                            source='the paper') for x in ('score', 'nll')]
-  _says(_found_of_correlations('Correlations as strong'),
-        *(_signed(row['spearman'], 2) for row in paper),
+  logs = _of_correlations('table_1', outcome='nll', predictor='misalignment',
+                          source='the paper')
+  rope = _of_correlations('groups', outcome='score_near', group='RoPE 10,000')
+  _says(_found_of_correlations('Over all models'),
+        *(_signed(row['spearman'], 2) for row in (papers, logs)),
         _signed(ours('score_near', 'misalignment')['spearman_low'], 2),
-        _r(ours('nll_beyond', 'misalignment')))
+        _r(ours('nll_beyond', 'misalignment')), _r(rope, 'misalignment'),
+        _r(rope, 'loss'))
+  assert rope['models'] == '12'
   _says(_found_of_correlations('Log perplexity'), _r(beyond, 'loss'),
         _r(beyond, 'misalignment'))
   assert _excludes_0(beyond, 'loss') and not _excludes_0(beyond, 'misalignment')
 
   rows = {row['predictor']: row
           for row in _table('correlation', 'measures', outcome='score_near')}
-  sce, agree = rows['sce'], rows['top1_agreement']
-  _says(_found_of_correlations('On no scale'), _r(sce),
-        _r(sce, 'gain').replace('+', ''), _r(sce, 'partial_spearman'), *(
+  sce, agree, js = rows['sce'], rows['top1_agreement'], rows['js']
+  _says(_found_of_correlations('On other scales'), _r(sce),
+        _r(sce, 'partial_spearman'), *(
             _signed(rows[f'entropy_{x}']['partial_spearman'], 2)
-            for x in ('first', 'second')), _r(agree), _r(agree, 'within'))
-  assert max(rows, key=lambda x: abs(float(rows[x]['spearman']))) == 'top1_agreement'
+            for x in ('first', 'second')),
+        _r(rows['symmetric_kl'], 'partial_spearman'), _r(agree), _r(js, 'pearson'),
+        _r(agree, 'within'), _r(js, 'within'))
   assert all(float(row['spearman_high']) > 0 for x, row in rows.items()
              if x != 'top1_agreement')  # of which high is aligned
   assert min(float(row['spearman']) for row in _table('correlation', 'dialects')) > .985
@@ -263,15 +277,20 @@ def test_positions_decide_over_the_models_of_the_study():
                  for name in ('ALiBi', 'RoPE'))
   mean = lambda rows, name='score_near': sum(row[name] for row in rows) / len(rows)
   low = [row for row in models if row['score_near'] < row['shortcut_near']]
+  bases = [[row for row in rope if row['model'].startswith(base)]
+           for base in ('high_base', 'low_base', 'rope')]
+  assert [len(rows) for rows in bases] == [11, 12, 12]
   assert len(models) == 47 and len(alibi) == 12 and all(row in rope for row in low)
   ends = lambda rows: [f(row['score_near'] for row in rows) for f in (min, max)]
-  _says(_found_of_correlations('What decides'), f'{mean(alibi):.2f}',
+  _says(_found_of_correlations('The large'), f'{mean(alibi):.2f}',
         '{:.2f} to {:.2f}'.format(*ends(alibi)), str(len(rope)), f'{mean(rope):.2f}',
         '{:.0f} to {:.2f}'.format(*ends(rope)), str(len(low)),
         f'{models[0]["shortcut_near"]:.3f}',
         *(f'{mean(rows, name):.{digits}f}' for name, digits in (
             ('training_cross_entropy', 3), ('symmetric_kl', 4))
-          for rows in (alibi, rope)))
+          for rows in (alibi, rope)), *(
+            f'{mean(rows, "symmetric_kl"):.4f}' for rows in bases),
+        *(f'{mean(rows):.2f}' for rows in bases))
 
 
 def test_the_term_brought_no_gain_to_the_models_of_the_study():
@@ -285,15 +304,18 @@ def test_the_term_brought_no_gain_to_the_models_of_the_study():
   assert all(learned[name.removesuffix('_term')] for name in pairs)
   assert (len(pairs), len(both)) == (20, 14) == (20, int(change['pairs']))
   interval = _interval(change, digits=3)
-  center, *ends = -float(term['score at L']['difference']), *sorted(
-      -float(term['score at L'][x]) for x in ('ci_low', 'ci_high'))
   _says(_found_of_correlations('No gain'), str(len(both)), interval,
-        _signed(change['ci_high'], 3)[1:],
-        str(sum('alibi' not in name for name in both)),
-        _change([center, *ends], 3).removeprefix('+'),
+        _fall(term['SCE at L']),
+        _interval(term['symmetric KL at L'], digits=3),
+        _fall(term['score at L']),
         _interval(term['log perplexity at L'], digits=3).replace('+', ''),
-        _interval(term['score up to 2 L, all pairs'], digits=3),
-        _interval(term['symmetric KL at L'], digits=3))
+        f'{sum("alibi" not in name for name in both)} of the {len(both)}',
+        _interval(term['score up to 2 L, all pairs'], digits=3))
+  missed = {row['model']: row['not_learned'].split(', ')
+            for row in _table('correlation', 'models') if row['not_learned']}
+  of_term = {name: tasks for name, tasks in missed.items() if name in pairs}
+  assert sorted(('alibi' in name, *tasks) for name, tasks in of_term.items()) == [
+      *2 * [(False, 'niah_single', 'niah_multikey')], *4 * [(True, 'niah_multikey')]]
   _says(_page('docs/long_short_alignment.md'), f'{len(both)} pairs of models', interval,
         _interval(term['score up to 2 L, all pairs'], digits=3), 'no gain found')
 

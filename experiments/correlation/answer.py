@@ -89,8 +89,9 @@ def _of_training(run: Run, points: Points) -> str:
   return (
       f'{len(used.models)} of {counted(len(plain.models), "model")} '
       'without the misalignment term have learned each task that counts, '
-      f'{" and ".join(run.counting)}: at L, the length of their training, their scores '
-      f'lie at least halfway from those of shortcuts to 1.{left_out} Mean score of '
+      f'{" and ".join(run.counting)}, that is, have at L, the length of their '
+      f'training, scores at least halfway from those of shortcuts to 1.{left_out} '
+      'Mean score of '
       f'{"these" if used.models else "all"}: {mean(At("score", 1))} at L, '
       f'{mean("score_near")} up to 2 L, '
       f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '

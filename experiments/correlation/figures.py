@@ -26,6 +26,8 @@ from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted, interval_words, number
 
 _DIVERGENCES = ('symmetric_kl', 'kl_first_second', 'kl_second_first', 'js')
+_SHORTCUT = ('the score of an answer that takes a fitting word of the context, '
+             'whatever is asked')
 _MOST_NUMBERS = 15  # of points; more would overlap
 
 
@@ -78,15 +80,19 @@ def of_models(run: Run, points: Points, part: str = '') -> Figure:
       run, panels, predictors, {name: OUTCOMES[name] for name in outcomes(run)},
       'Results on longer inputs, by training loss and misalignment',
       'Score of the benchmark and log perplexity beyond the length of training, '
-      'against training loss and misalignment, a point for each model that learned '
-      'each task that counts without the misalignment term, by its positions and L'
-      f'{numbered}. {_words_of_r(run)} over models, with its bootstrap interval.',
+      'against training loss and misalignment: a point for each model that was '
+      'trained without the misalignment term and learned each task that counts, by '
+      'its positions and L'
+      f'{numbered}; dotted: {_SHORTCUT}. {_words_of_r(run)} over models, with its '
+      'bootstrap interval.',
       _setup(f'{run.words}, trained at L = {" or ".join(map(str, lengths))} tokens',
              part))
   axes = figure.axes
-  for one, (predictor, _) in zip(axes, panels, strict=True):
+  for one, (predictor, outcome) in zip(axes, panels, strict=True):
     if predictor in _DIVERGENCES and (points.means[predictor] > 0).all():
       _log_axis(one)
+    if outcome == 'score_near':
+      plots.chance(one, float(points.means['shortcut_near'].mean()), 'shortcut')
   plots.legend(figure, axes[:1], 2)
   return figure
 
@@ -122,8 +128,8 @@ def of_term(run: Run, points: Points, part: str = '') -> Figure:
       'Score of the benchmark by tokens of prompt and answer in units of L, the '
       f'length of training, with α = {term.PRIMARY:g} and without the term, and the '
       f'difference of each pair: means over {counted(count, "pair")} of models that '
-      'both learned each task that counts, with 95 % intervals; dotted: the score at '
-      'L of an answer that takes a fitting word of the context, whatever is asked.',
+      f'both learned each task that counts, with 95 % intervals; dotted: at L, '
+      f'{_SHORTCUT}.',
       _setup(f'{run.words}; bands: 95 % intervals over {counted(count, "pair")}'
              if count > 1 else f'{run.words}; one pair', part))
   axes, paired = figure.subplots(1, 2)

@@ -57,7 +57,7 @@ def table(run: Run, points: Points) -> Table:
            'without others that are alike are not in the first rows. Positions and L, '
            'the length of training, may change misalignment and the outcome together: '
            'a correlation over all models that is not found among those that are alike '
-           'is one between positions, or lengths. Means are taken in each resample '
+           'may be one between positions, or lengths. Means are taken in each resample '
            'anew. All groups but the second have learned each task that counts.')
 
 

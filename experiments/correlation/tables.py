@@ -183,7 +183,7 @@ def measures(run: Run, points: Points) -> Table:
            'of both KL; half of SCE, a scale of the paper, has the correlations of '
            'SCE. Long and short: of the two predictions of a token, the one with more '
            'context before it, and the other. Same positions and L: less the mean of '
-           'models that have these; a correlation that is not found there is one '
+           'models that have these; a correlation that is not found there may be one '
            f'between positions, or lengths. {len(alike.models)} models have others '
            'that are alike.')
 

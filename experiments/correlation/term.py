@@ -146,7 +146,8 @@ def _lines(run: Run) -> list[_Line]:
       *(_Line(name, words, name) for name, words in OUTCOMES.items() if name != FIELD),
       *(_Line(f'{task}_near', f'{task} up to 2 L', OfTask(task, 'near'), task)
         for task in run.tasks),
-      _Line(run.measure, f'{PREDICTORS[run.measure]} at L', run.measure),
+      *(_Line(name, f'{PREDICTORS[name]} at L', name)
+        for name in dict.fromkeys((run.measure, 'sce'))),
       *(_Line(f'{metric}_{n:g}', f'{words} at {times(n)}', At(metric, n))
         for metric, words in (('score', 'score'), ('nll', 'log perplexity'))
         for n in run.lengths_of(metric))]

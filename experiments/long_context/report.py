@@ -75,7 +75,9 @@ def write(workdir: epath.PathLike) -> Report:
       folder, scores.sample_of))
   unfinished = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
                 'missing.' if done < asked else '')
-  missing = tables.joined(unfinished, tables.left_out(run))
+  bad = int(inputs.get('bad_lines', 0))
+  not_used = f'{_not_used(bad)}, named in log.txt.' if bad else ''
+  missing = tables.joined(unfinished, tables.left_out(run), not_used)
   return Report(question, said, made, paths, 1, missing, _ABOUT[run.suite])
 
 
@@ -89,7 +91,11 @@ def _source(config: dict[str, Any]) -> str:
     text = (f'Weights {inputs["checkpoint_sha256"][:12]}'
             f'{f" ({changes})" if changes else ""}.')
   bad = inputs.get('bad_lines', 0)
-  return f'{text} Lines that could not be used: {bad}.' if bad else text
+  return f'{text} {_not_used(bad)}.' if bad else text
+
+
+def _not_used(bad: int) -> str:
+  return f'Lines that could not be used: {bad}'
 
 
 def _prompts(inputs: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def main(config: Any, workdir: str) -> None:
   first_of_processes(lambda: [
       predictions.drop_torn_line(predictions.path_of(workdir, part.name))
       for part in plan.parts])
-  _say(plan, todo, config.batch_size, mesh)
+  _say(plan, todo, done, config.batch_size, mesh)
   subject = Subject(model, variables, tokenizer, ends,
                     partition.filled(config.batch_size, mesh))
   scored = finished.finished(workdir, scores.sample_of)
@@ -142,16 +142,21 @@ def _unscored(part: Part, done: dict[int, Any], scored: set[Any]) -> bool:
 
 
 def _say(
-    plan: Plan, todo: dict[str, list[Batch]], batch_size: int, mesh: jax.sharding.Mesh
+    plan: Plan, todo: dict[str, list[Batch]], done: dict[str, dict[int, Any]],
+    batch_size: int, mesh: jax.sharding.Mesh,
 ) -> None:
   """Prints what a run is about to do, and how much of the work only fills devices."""
   shapes = [(batch.width, part.answer_tokens, part.one_line)
             for part in plan.parts for batch in todo[part.name]]
-  left = sum(len(batch.indices) for own in todo.values() for batch in own)
+  asked = [(name, i) for name, own in todo.items() for x in own for i in x.indices]
+  again = sum(i in done[name] for name, i in asked)
+  repeated = (f' {counted(again, "answer")} in their batches are generated again, and '
+              'kept as they are.' if again else '')
   programs = counted(len(set(shapes)), 'program')
   print(*plan.notes,
-        f'{left:,} of {sum(len(part.widths) for part in plan.parts):,} answers to '
-        f'generate, in {len(shapes):,} batches: {programs} to compile.',
+        f'{len(asked) - again:,} of {sum(len(part.widths) for part in plan.parts):,} '
+        f'answers to generate, in {len(shapes):,} batches: {programs} to compile.'
+        f'{repeated}',
         sep='\n', flush=True)
   if shapes:
     say_filled(f'A batch of {batch_size} prompts', batch_size,

@@ -83,10 +83,18 @@ def read_folder(
   return found, bad
 
 
+def check_fields(fields: dict[str, Any], names: Iterable[str]) -> None:
+  """Raises ValueError, which names all of them, if fields are missing."""
+  missing = [repr(name) for name in names if name not in fields]
+  if len(missing) > 1:
+    raise ValueError(f'the fields {", ".join(missing)} are missing')
+  if missing:
+    raise ValueError(f'the field {missing[0]} is missing')
+
+
 def value(fields: dict[str, Any], name: str) -> Any:
   """Returns a field, or raises ValueError if it is missing."""
-  if name not in fields:
-    raise ValueError(f'the field {name!r} is missing')
+  check_fields(fields, [name])
   return fields[name]
 
 

@@ -21,6 +21,8 @@ from vvlen.evaluation.longbench import check_answers, METRICS, score, Scored
 
 T = TypeVar('T')
 
+_OF_BOTH = 'answers', 'all_classes', 'length'  # fields of samples and of predictions
+
 
 class Sample(NamedTuple):
   """A sample of a task, with the names of the fields of its file."""
@@ -70,8 +72,9 @@ def read_samples(
   seen: set[str] = set()
 
   def of_line(fields: dict[str, Any]) -> Sample:
-    texts = {name: json_lines.text(fields, name)
-             for name in ('input', 'context', 'dataset', 'language', '_id')}
+    own = 'input', 'context', 'dataset', 'language', '_id'
+    json_lines.check_fields(fields, (*own, *_OF_BOTH))
+    texts = {name: json_lines.text(fields, name) for name in own}
     if texts['dataset'].removesuffix('_e') != task:
       raise ValueError(f'the dataset is {texts["dataset"]!r}, not {task!r}')
     answers, all_classes, length = _of_both(task, fields)
@@ -95,6 +98,7 @@ def read_predictions(
   task = _task(path) if task is None else task
 
   def of_line(fields: dict[str, Any]) -> Prediction:
+    json_lines.check_fields(fields, ('pred', *_OF_BOTH))
     return Prediction(task, json_lines.text(fields, 'pred'), *_of_both(task, fields))
 
   return _read(path, task, of_line)
