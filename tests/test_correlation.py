@@ -1171,8 +1171,9 @@ def test_every_cell_of_what_the_term_changes(run):
   found = _with_term(run, more=True)
   table = tables.make(run, found)[-1]
   assert table.name == 'term'
-  fields = ['score_near', 'all_pairs', 'carried', 'score_far', 'nll_beyond',
-            'niah_single_near', 'qa1_near', 'passkey_near', 'symmetric_kl',
+  fields = ['score_near', 'all_pairs', 'all_pairs_1', 'carried', 'score_far',
+            'nll_beyond', 'niah_single_near', 'qa1_near', 'passkey_near',
+            'symmetric_kl', 'sce',
             *(f'score_{n:g}' for n in run.lengths),
             *(f'nll_{n:g}' for n in run.nll_lengths)]
   assert [r['field'] for r in table.records] == fields
@@ -1181,14 +1182,15 @@ def test_every_cell_of_what_the_term_changes(run):
       *run.pairs, strict=True))
   means = found.means
   values = {**means, 'carried': means['score_near'] - means[At('score', 1)],
-            'all_pairs': means['score_near'],
+            'all_pairs': means['score_near'], 'all_pairs_1': means[At('score', 1)],
             **{f'{task}_near': means[OfTask(task, 'near')] for task in run.tasks},
             **{f'score_{n:g}': means[At('score', n)] for n in run.lengths},
             **{f'nll_{n:g}': means[At('nll', n)] for n in run.nll_lengths}}
   words = {'carried': 'score up to 2 L less that at L', 'score_1': 'score at L',
            'symmetric_kl': 'symmetric KL at L', 'nll_2': 'log perplexity at 2 L',
            'score_1.25': 'score at 1.25 L', 'score_near': 'score up to 2 L',
-           'all_pairs': 'score up to 2 L, all pairs', 'qa1_near': 'qa1 up to 2 L'}
+           'all_pairs': 'score up to 2 L, all pairs', 'qa1_near': 'qa1 up to 2 L',
+           'all_pairs_1': 'score at L, all pairs', 'sce': 'SCE at L'}
   for r, cells in zip(table.records, _cells(table), strict=True):
     a, b = values[r['field']][with_it], values[r['field']][without]
     assert cells[1] == words.get(r['field'], cells[1])
@@ -1205,12 +1207,12 @@ def test_every_cell_of_what_the_term_changes(run):
       assert r['smallest_detectable'] == pytest.approx(
           statistics.smallest_detectable(np.std(a - b, ddof=1), 4))
   # At L all gain .01, so less is carried over than is gained beyond.
-  gains = [r['difference'] for r in table.records[:3]]
-  assert gains == pytest.approx([0.065, 0.065, 0.055])
+  gains = [r['difference'] for r in table.records[:4]]
+  assert gains == pytest.approx([0.065, 0.065, 0.01, 0.055])
   low = points.points(run, _rows(run, lambda i, n: (
       0.3 if n == 1 and run.models[i].name == 'rope_01' else _score(i, n))))
   assert [r['pairs'] for r in term.table(run, low).records] == [
-      3, 4, 3, 3, 3, 3, 3, 0, *12 * [3]]
+      3, 4, 4, 3, 3, 3, 3, 3, 0, *13 * [3]]
   assert table.note == (
       'Pairs of models that both learned each task that counts; p: paired two-sided '
       't-test. Primary: score up to 2 L, α = 0.1; all else is secondary and not '
@@ -1236,8 +1238,8 @@ def test_other_weights_of_the_term_follow_the_primary_one():
   rows = _rows(run, lambda i, n: 0.9, [1.0] * 22, [0.1] * 22, lambda i, n: 2.0)
   records = term.table(run, points.points(run, rows)).records
   assert [(r['weight'], r['pairs']) for r in records] == [
-      *7 * [(0.1, 4)], (0.1, 0), *12 * [(0.1, 4)],
-      *7 * [(0.05, 2)], (0.05, 0), *12 * [(0.05, 2)]]
+      *8 * [(0.1, 4)], (0.1, 0), *13 * [(0.1, 4)],
+      *8 * [(0.05, 2)], (0.05, 0), *13 * [(0.05, 2)]]
 
 
 def test_the_answer_says_what_the_term_changes(run):
@@ -1319,8 +1321,18 @@ def test_scores_are_told_for_each_task(run, found):
   assert table.note.startswith('Mean over the 16 models without the term, from the ')
 
 
-def _points_of(axes):
-  return [np.array(line.get_xydata()) for line in axes.lines]
+def _points_of(line):
+  return np.array(line.get_xydata())
+
+
+def _lines_but_shortcut(axes, used, outcome):
+  """Returns the lines of a panel; of the score up to 2 L one more is the shortcut."""
+  if outcome != 'score_near':
+    return [*axes.lines]
+  *lines, shortcut = axes.lines
+  assert shortcut.get_label() == 'shortcut'
+  assert {*shortcut.get_ydata()} == {used.means['shortcut_near'].mean()}
+  return lines
 
 
 def test_figures_have_a_point_for_each_model(run, found, used):
@@ -1333,11 +1345,12 @@ def test_figures_have_a_point_for_each_model(run, found, used):
             for x in ('training_cross_entropy', 'symmetric_kl')]
   kinds = sorted({(m.positions, m.length) for m in used.models})
   for axes, (x, y) in zip(made['correlations'].axes, fields, strict=True):
-    seeds, *drawn = _points_of(axes)
+    lines = _lines_but_shortcut(axes, used, y)
+    seeds, *drawn = map(_points_of, lines)
     means = np.stack([used.means[x], used.means[y]], 1)
     looks = {}
     for line, own, (positions, length) in zip(
-        axes.lines[1:], drawn, kinds, strict=True):
+        lines[1:], drawn, kinds, strict=True):
       np.testing.assert_array_equal(own, means[[
           (m.positions, m.length) == (positions, length) for m in used.models]])
       assert line.get_label() == f'{positions}, L = {length}'
@@ -1357,18 +1370,20 @@ def test_figures_have_a_point_for_each_model(run, found, used):
       ('', 'score up to 2 L'), ('', ''), ('', 'score from 2 L on'), ('', ''),
       ('training loss, nats', 'log perplexity beyond L'), ('symmetric KL at L', '')]
   assert 'numbers' not in made['correlations'].get_label()
-  assert '; grey: single seeds. r: Spearman' in made['correlations'].get_label()
-  assert len(made['correlations'].legends[0].get_texts()) == len(kinds)
+  label = made['correlations'].get_label()
+  assert '; grey: single seeds; dotted: the score of an answer that takes a ' in label
+  assert ', whatever is asked. r: Spearman' in label
+  assert len(made['correlations'].legends[0].get_texts()) == len(kinds) + 1
   # Fewer models have numbers, and one seed needs no grey points.
   fewer = figures.of_models(run._replace(num_seeds=1), used.only(np.arange(16) < 15))
   numbers = [str(i + 1) for i, m in enumerate(run.models) if not m.weight][:15]
   for axes, (x, y) in zip(fewer.axes, fields, strict=True):
     means = np.stack([used.means[x], used.means[y]], 1)[:15]
-    assert sorted(map(tuple, np.concatenate(_points_of(axes)))) == sorted(
-        map(tuple, means))
+    drawn = map(_points_of, _lines_but_shortcut(axes, used, y))
+    assert sorted(map(tuple, np.concatenate([*drawn]))) == sorted(map(tuple, means))
     assert [(t.get_text(), *t.xy) for t in axes.texts] == [
         (i, *mean) for i, mean in zip(numbers, means, strict=True)]
-  assert '; numbers: as in the table models. r: ' in fewer.get_label()
+  assert '; numbers: as in the table models; dotted: ' in fewer.get_label()
   few = found.only(np.arange(20) < 0)
   assert list(figures.make(run, few)) == ['paper']
 
@@ -1377,7 +1392,7 @@ def test_the_figure_of_the_paper_has_its_rows(run):
   figure, columns = figures.of_paper(run), paper.columns()
   fields = [(x, y) for y in ('score', 'nll') for x in ('training loss', 'misalignment')]
   for axes, (x, y) in zip(figure.axes, fields, strict=True):
-    [means] = _points_of(axes)
+    [means] = map(_points_of, axes.lines)
     np.testing.assert_array_equal(means, np.stack([columns[x], columns[y]], axis=1))
     assert [t.get_text() for t in axes.texts] == [*'1234567']
     r = tables.published(run, x, y).spearman.value

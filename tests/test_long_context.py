@@ -224,6 +224,11 @@ def test_stories_that_cannot_be_read_are_named_and_others_asked(tmp_path):
   assert plan.notes == [
       f'Not used: {tmp_path}/qa1_single_test.txt line 3: a line must be a number, a '
       "space and a text: 'garbage'"]
+  config.num_samples = 3
+  with pytest.raises(ValueError, match=(
+      r'has 2 questions with so few facts, fewer than config\.num_samples 3\. Not '
+      'used: .* line 3: a line must')):
+    suites.plan(config, BYTES, 9_000)
   assert [plan.parts[0].draw(i).answers for i in range(2)] == 2 * [['hallway']]
 
 
@@ -1219,13 +1224,26 @@ def test_answers_that_are_longer_than_the_reserve_have_room(data):
   assert (part.task, part.answer_tokens) == ('qasper', 128)
   assert part.longest == 300 - 128
   assert len(part.draw(0).tokens) == 1 + 2 * 85  # of 171, without BOS
+  # How much is cut is told.
+  settings = [own.draw(i).settings for own in longbench_parts.plan(
+      config, BYTES, 300).parts for i in range(len(own.widths))]
+  cut = [(x['prompt_tokens'], x['kept_tokens']) for x in settings
+         if x['kept_tokens'] < x['prompt_tokens']]
+  share = 100 * sum(kept for _, kept in cut) / sum(whole for whole, _ in cut)
+  assert 0 < len(cut) and longbench_parts.plan(config, BYTES, 300).notes[-1] == (
+      'Cut in the middle, to fit into the window of 300 tokens less config.reserve: '
+      f'{len(cut)} of 3 prompts, of whose tokens {share:.2g} % are kept.')
+  assert not any('middle' in x for x in longbench_parts.plan(
+      config, BYTES, 10**6).notes)
   # Answers of trec have 64 tokens.
   plan = longbench_parts.plan(config, BYTES, 130)
   assert [part.task for part in plan.parts] == ['trec']
   assert plan.facts['not_run'] == ['qasper'] and plan.facts['bad_lines'] == 3
   assert plan.notes[3:] == [
       'Not run: a window of 130 tokens has no room for prompts of qasper: 129 are left '
-      'free. Choose --config.window or config.reserve']
+      'free. Choose --config.window or config.reserve',
+      'Cut in the middle, to fit into the window of 130 tokens less config.reserve: 1 '
+      'of 1 prompt, of whose tokens 9.8 % are kept.']
   with pytest.raises(ValueError, match='60 tokens has no room for prompts of qasper'):
     longbench_parts.plan(config, BYTES, 60)
   # The first samples of a file, and predictions made elsewhere.

@@ -142,6 +142,7 @@ def _lines(run: Run) -> list[_Line]:
   return [
       _Line(FIELD, near, FIELD),
       _Line('all_pairs', f'{near}, all pairs', FIELD, None),
+      _Line('all_pairs_1', 'score at L, all pairs', At('score', 1), None),
       _Line(CARRIED, f'{near} less that at L', CARRIED),
       *(_Line(name, words, name) for name, words in OUTCOMES.items() if name != FIELD),
       *(_Line(f'{task}_near', f'{task} up to 2 L', OfTask(task, 'near'), task)

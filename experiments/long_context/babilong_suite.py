@@ -22,6 +22,7 @@ from experiments.long_context.samples import (
 )
 from experiments.long_context.scores import place_of
 from vvlen.evaluation import babilong as judge
+from vvlen.reporting.numbers import counted
 from vvlen.tasks import babi, babi_stories, babilong_prompts, documents
 from vvlen.tasks.haystack import Haystack
 from vvlen.tasks.tokenizers import Tokenizer
@@ -104,9 +105,11 @@ def _questions(
   there = [question for question in questions
            if not config.most_facts or len(question.facts) <= config.most_facts]
   if config.num_samples > len(there):
-    raise ValueError(f'{path} has {len(there)} questions'
-                     f'{" with so few facts" if config.most_facts else ""}, fewer than '
-                     f'config.num_samples {config.num_samples}')
+    few = ' with so few facts' if config.most_facts else ''
+    raise ValueError(
+        f'{path} has {counted(len(there), "question")}{few}, fewer than '
+        f'config.num_samples {config.num_samples}'
+        + ''.join(f'. Not used: {message}' for message in messages[:3]))
   return there
 
 

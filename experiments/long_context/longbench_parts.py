@@ -18,6 +18,7 @@ from experiments.long_context.samples import (
 from vvlen.evaluation import longbench_files
 from vvlen.evaluation.longbench import METRICS
 from vvlen.evaluation.widths import width_of
+from vvlen.reporting.numbers import counted
 from vvlen.tasks import documents
 from vvlen.tasks.tokenizers import Tokenizer
 
@@ -45,7 +46,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   read, notes = _read(config)
   num_bad = len(notes)
   begin = int(config.begin and tokenizer.begin is not None)
-  parts, not_run = [], {}
+  parts, not_run, lengths = [], {}, []
   for task, every in read.items():
     samples = every[:config.num_samples or None]
     answer_tokens = longbench_files.answer_tokens(task)
@@ -57,6 +58,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
       continue
     wholes = [tokenizer.encode(longbench_files.prompt(x)) for x in samples]
     prompts = [longbench_files.keep_ends(whole, most) for whole in wholes]
+    lengths += [(len(whole), len(kept))
+                for whole, kept in zip(wholes, prompts, strict=True)]
     longest = most + begin
     parts.append(Part(
         task, task, [width_of(len(x) + begin, longest) for x in prompts], longest,
@@ -66,6 +69,13 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   if not parts:
     raise ValueError(next(iter(not_run.values())))
   notes += [f'Not run: {message}' for message in not_run.values()]
+  if cut := [(whole, kept) for whole, kept in lengths if kept < whole]:
+    whole, kept = map(sum, zip(*cut, strict=True))
+    notes.append(
+        'Cut in the middle, to fit into the window of '
+        f'{window:,} tokens less config.reserve: {len(cut):,} of '
+        f'{counted(len(lengths), "prompt")}, of whose tokens '
+        f'{100 * kept / whole:.2g} % are kept.')
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
