@@ -378,7 +378,29 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
   assert 'by {} points [{}, {}, uncorrected]'.format(
       *(f'{float(ssmax[x]):.1f}' for x in ('difference', 'ci_low', 'ci_high'))) in docs
   assert {arm for arm, row in arms.items() if row['verdict'] == 'behind'} == {
-      'l2_softmax', 'qk_norm', 'sigmoid'}
+      'l2_softmax', 'qk_norm', 'qk_norm_log_n', 'sigmoid'}
+  gated = _interval(arms['gated'])
+  assert f'Of gated attention none was found either, {gated}.' in docs
+  assert arms['gated']['verdict'] == 'no difference found'
+
+  on_top = {law: pair(f'{law}_layer_norm', law) for law in (
+      'ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')}
+  inside = {law: -2 < float(row['ci_low']) and float(row['ci_high']) < 2
+            for law, row in on_top.items()}
+  assert said['5'].startswith('is not confirmed.**')
+  assert inside['linear'] and not inside['log_n']
+  values = {row['arm']: float(row['value']) for row in _table('league', 'scalars')}
+  _says(said['5'], *(_interval(on_top[law]) for law in (
+      'linear', 'log_n', 'ssmax', 'power')),
+        f'{values["power_layer_norm"]:.3f}', f'{values["power"]:.3f}')
+  little = sorted(float(on_top[law]['difference']) for law, is_in in inside.items()
+                  if is_in)
+  _says(docs, '{} and {} points for four of six'.format(
+      *(_signed(little[i], 1) for i in (0, -1))),
+        _interval(on_top['power']).replace('+', '').replace(
+            ']', ', uncorrected]').replace(' [', ' points ['),
+        _interval(on_top['log_n']).replace(']', ', uncorrected]'))
+  assert len(little) == 4
 
 
 def _change(values, digits):
