@@ -1183,7 +1183,8 @@ def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
   # Only files of the tasks that are named are looked at.
   config.tasks = ('samsum', 'trec')
   plan = longbench_parts.plan(config, BYTES, 600)
-  assert [part.task for part in plan.parts] == ['trec'] and len(plan.notes) == 2
+  assert [part.task for part in plan.parts] == ['trec'] and len(plan.notes) == 3
+  assert plan.notes[2].startswith('Cut in the middle, to fit into the window of 600 t')
   config.tasks = ('samsum',)
   with pytest.raises(ValueError, match=r'can be used\. Not used: .*_e\.jsonl is empty'):
     longbench_parts.plan(config, BYTES, 600)
