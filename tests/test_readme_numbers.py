@@ -251,6 +251,7 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
   _says(_found_of_correlations('Over all models'),
         *(_signed(row['spearman'], 2) for row in (papers, logs)),
         _signed(ours('score_near', 'misalignment')['spearman_low'], 2),
+        _signed(sce['spearman_low'], 2),
         _r(ours('nll_beyond', 'misalignment')), _r(rope, 'misalignment'),
         _r(rope, 'loss'))
   assert rope['models'] == '12'
