@@ -239,7 +239,8 @@ def score_predictions(config: Any, workdir: str) -> None:
   first_of_processes(lambda: _lock(workdir, run))
   first_of_processes(lambda: run_folder.claim(
       workdir, *run, study='long_context', **_changes(config)))
-  print(*notes, f'{facts["samples"]:,} predictions to score.', sep='\n', flush=True)
+  print(*notes, f'{counted(facts["samples"], "prediction")} to score.', sep='\n',
+        flush=True)
   done = collections.Counter(
       task for task, *_ in finished.finished(workdir, scores.sample_of))
   jobs = [Job(len(own), functools.partial(_scored, config.suite, task, own))
