@@ -1233,7 +1233,7 @@ def test_answers_that_are_longer_than_the_reserve_have_room(data):
   share = 100 * sum(kept for _, kept in cut) / sum(whole for whole, _ in cut)
   assert 0 < len(cut) and longbench_parts.plan(config, BYTES, 300).notes[-1] == (
       'Cut in the middle, to fit into the window of 300 tokens less config.reserve: '
-      f'{len(cut)} of 3 prompts, of whose tokens {share:.2g} % are kept.')
+      f'{len(cut)} of 3 prompts, of whose tokens {share:.3g} % are kept.')
   assert not any('middle' in x for x in longbench_parts.plan(
       config, BYTES, 10**6).notes)
   # Answers of trec have 64 tokens.
@@ -1244,7 +1244,7 @@ def test_answers_that_are_longer_than_the_reserve_have_room(data):
       'Not run: a window of 130 tokens has no room for prompts of qasper: 129 are left '
       'free. Choose --config.window or config.reserve',
       'Cut in the middle, to fit into the window of 130 tokens less config.reserve: 1 '
-      'of 1 prompt, of whose tokens 9.8 % are kept.']
+      'of 1 prompt, of whose tokens 9.83 % are kept.']
   with pytest.raises(ValueError, match='60 tokens has no room for prompts of qasper'):
     longbench_parts.plan(config, BYTES, 60)
   # The first samples of a file, and predictions made elsewhere.

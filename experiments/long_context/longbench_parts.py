@@ -75,7 +75,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
         'Cut in the middle, to fit into the window of '
         f'{window:,} tokens less config.reserve: {len(cut):,} of '
         f'{counted(len(lengths), "prompt")}, of whose tokens '
-        f'{100 * kept / whole:.2g} % are kept.')
+        f'{100 * kept / whole:.3g} % are kept.')
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
