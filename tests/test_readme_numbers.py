@@ -239,8 +239,8 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
         f'{compared} models of 2 layers, of {plain}', *found,
         *(_r(ours('nll_beyond', x)) for x in predictors),
         *(_r(ours(x, 'misalignment'), 'gain') for x in ('score_near', 'nll_beyond')),
-        _r(beyond, 'loss'), 'neither is found', _r(sce, 'gain').replace(
-            '[+', '[').replace(', +', ', '))
+        _r(beyond, 'loss'), 'neither is found',
+        _change([float(sce[f'gain{x}']) for x in ('', '_low', '_high')], 2))
   assert f'Over {compared} small models [neither' in _README
   assert not any(_excludes_0(ours(x, name)) for name in predictors
                  for x in ('score_near', 'score_far', 'nll_beyond'))
@@ -376,8 +376,9 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
   assert all(abs(float(arms[arm][end])) < 1 for end in ('ci_low', 'ci_high')
              for arm in ('layer_norm', 'rms_norm', 'sink'))
   assert _interval(gains, *gained).replace(']', ', uncorrected]') in docs
-  assert 'by {} points [{}, {}, uncorrected]'.format(
-      *(f'{float(ssmax[x]):.1f}' for x in ('difference', 'ci_low', 'ci_high'))) in docs
+  more = lambda row: '{:.1f} points [{:.1f}, {:.1f}, uncorrected]'.format(
+      *(float(row[x]) for x in ('difference', 'ci_low', 'ci_high')))
+  assert f'by {more(ssmax)}' in docs
   assert {arm for arm, row in arms.items() if row['verdict'] == 'behind'} == {
       'l2_softmax', 'qk_norm', 'qk_norm_log_n', 'sigmoid'}
   gated = _interval(arms['gated'])
@@ -398,8 +399,7 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
                   if is_in)
   _says(docs, '{} and {} points for four of six'.format(
       *(_signed(little[i], 1) for i in (0, -1))),
-        _interval(on_top['power']).replace('+', '').replace(
-            ']', ', uncorrected]').replace(' [', ' points ['),
+        more(on_top['power']),
         _interval(on_top['log_n']).replace(']', ', uncorrected]'))
   assert len(little) == 4
 

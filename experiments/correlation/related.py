@@ -16,6 +16,7 @@ Axes: M models, R resamples.
 """
 
 from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -73,16 +74,7 @@ def relate(
   Returns:
     `Related`; everything is nan for fewer than `LEAST` models.
   """
-  if len(outcome) < LEAST:
-    return Related(*5 * [_NONE])
-
-  def estimate(statistic: _Statistic, *items: np.ndarray) -> Estimate:
-    statistic = _of_rounded(statistic)
-    if kinds is not None:
-      statistic, items = _within(statistic), (*items, kinds)
-    return bootstrap(
-        statistic, *items, num_resamples=run.num_resamples, seed=run.seed)
-
+  estimate = functools.partial(_estimate, run, kinds)
   alone = predictor is training_loss
   both = predictor, outcome
   return Related(
@@ -141,12 +133,20 @@ def within(run: Run, points: Points, predictor: str, outcome: str | At) -> Relat
 def primary_within(
     run: Run, points: Points, predictor: str, outcome: str | At) -> Estimate:
   """Returns the primary correlation alone of `within`, in a fifth of its time."""
-  means = points.means
-  if len(points.models) < LEAST:
+  return _estimate(run, _kinds(points), CORRELATIONS[run.correlation],
+                   points.means[predictor], points.means[outcome])
+
+
+def _estimate(
+    run: Run, kinds: np.ndarray | None, statistic: _Statistic, *items: np.ndarray
+) -> Estimate:
+  """Returns a statistic of items [M] with its interval; arguments as in `relate`."""
+  if len(items[0]) < LEAST:
     return _NONE
-  statistic = _within(_of_rounded(CORRELATIONS[run.correlation]))
-  return bootstrap(statistic, means[predictor], means[outcome], _kinds(points),
-                   num_resamples=run.num_resamples, seed=run.seed)
+  statistic = _of_rounded(statistic)
+  if kinds is not None:
+    statistic, items = _within(statistic), (*items, kinds)
+  return bootstrap(statistic, *items, num_resamples=run.num_resamples, seed=run.seed)
 
 
 def with_others(points: Points) -> Points:

@@ -69,13 +69,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   if not parts:
     raise ValueError(next(iter(not_run.values())))
   notes += [f'Not run: {message}' for message in not_run.values()]
-  if cut := [(whole, kept) for whole, kept in lengths if kept < whole]:
-    whole, kept = map(sum, zip(*cut, strict=True))
-    notes.append(
-        'Cut in the middle, to fit into the window of '
-        f'{window:,} tokens less config.reserve: {len(cut):,} of '
-        f'{counted(len(lengths), "prompt")}, of whose tokens '
-        f'{100 * kept / whole:.3g} % are kept.')
+  notes += _of_cut(lengths, window)
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
@@ -84,6 +78,22 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
            'template_sha256': template_hash(template), 'bad_lines': num_bad,
            **({'not_run': [*not_run]} if not_run else {})}
   return Plan(parts, facts, notes)
+
+
+def _of_cut(lengths: Sequence[tuple[int, int]], window: int) -> list[str]:
+  """Returns a line if prompts are cut: how many, and how much of them is kept.
+
+  Args:
+    lengths: tokens of each prompt before and after.
+    window: as in `plan`.
+  """
+  cut = [(whole, kept) for whole, kept in lengths if kept < whole]
+  if not cut:
+    return []
+  whole, kept = map(sum, zip(*cut, strict=True))
+  return [f'Cut in the middle, to fit into the window of {window:,} tokens less '
+          f'config.reserve: {len(cut):,} of {counted(len(lengths), "prompt")}, of '
+          f'whose tokens {100 * kept / whole:.3g} % are kept.']
 
 
 def _read(config: Any) -> tuple[dict[str, list[longbench_files.Sample]], list[str]]:
