@@ -9,7 +9,7 @@ groups of one, 10 MB up to N = 2**14 and 0.6 GB at N = 2**20.
 Axes: S sequences, N items, C classes, d width of the attention output, K betas.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any, Protocol
 
@@ -69,6 +69,27 @@ def make_apply(model: Any) -> Apply:
     return logits, {name: value[0] for name, value in sown.items()}
 
   return apply
+
+
+def under_each(
+    temperatures: Sequence[Temperature], forward: Callable[[Temperature], Any]
+) -> Any:
+  """Returns what a model gives under each of K temperatures of its attention.
+
+  Args:
+    temperatures: as in `vvlen.models.attention.attend`.
+    forward: from one temperature to a pytree of arrays.
+
+  Returns:
+    The pytree, each array with a leading axis of K.
+  """
+
+  def at(index):
+    return forward(lambda logits, mask: jnp.stack(
+        [temperature(logits, mask) for temperature in temperatures])[index])
+
+  # vmap computes once what all temperatures share, such as the encoding of the items.
+  return jax.vmap(at)(jnp.arange(len(temperatures)))
 
 
 def attention_logits(
@@ -169,15 +190,8 @@ def evaluate(
 
   def measure(batch):
 
-    def forward(index):
-      def temperature(logits, mask):
-        betas = [function(logits, mask) for function in temperatures.values()]
-        return jnp.stack(betas)[index]
-
-      return apply(variables, batch.query, batch.items, temperature)
-
-    # vmap computes once what all temperatures share.
-    logits, sown = jax.vmap(forward)(jnp.arange(len(temperatures)))
+    logits, sown = under_each([*temperatures.values()], lambda temperature: apply(
+        variables, batch.query, batch.items, temperature))
     every = jax.vmap(_measure_rows, (None, 0, 0))(batch, logits, sown)
     rows = {
         suffix: {name: values[i] for name, values in every.items()}

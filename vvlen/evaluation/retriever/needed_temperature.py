@@ -11,7 +11,6 @@ Axes: S sequences, Q items asked for in each (no axis in tasks that ask for one)
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from vvlen.evaluation.retriever.lengths import (
   answers,
@@ -20,6 +19,7 @@ from vvlen.evaluation.retriever.lengths import (
   in_chunks,
   Metrics,
   Sample,
+  under_each,
   Variables,
 )
 from vvlen.evaluation.temperature_law import critical_temperature
@@ -71,13 +71,13 @@ def metrics_under(
     {metric: [K]}, means over sequences; nan where a temperature is nan.
   """
 
-  def under(batch, temperature):
-    logits, _ = apply(variables, batch.query, batch.items, temperature)
-    return answers(batch, logits)
-
   def measure(batch):
-    every = [under(batch, temperature) for temperature in temperatures]
-    return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *every)
+    def rows(temperature):
+      logits, _ = apply(variables, batch.query, batch.items, temperature)
+      return answers(batch, logits)
 
-  rows = in_chunks(measure, sample, key, length, num_sequences)
-  return {name: x.mean(axis=0) for name, x in rows.items()}
+    every = under_each(temperatures, rows)
+    return {name: x.T for name, x in every.items()}  # sequences first
+
+  found = in_chunks(measure, sample, key, length, num_sequences)
+  return {name: x.mean(axis=0) for name, x in found.items()}
