@@ -168,6 +168,8 @@ def test_notes_name_chance_and_the_temperatures_that_are_used(length_generalizat
     assert ' Chance is 12.5 %.' in note[name]
     assert ' adaptive: with the published adaptive temperature' in more[name]
     assert 'fitted' not in note[name] + more[name]  # none was
+  assert note['table_1_by_model'].endswith(
+      ' Chance is 12.5 %. adaptive: softmax with another temperature at test time.')
   assert not any('Chance' in note[name] for name in ('table_3', 'training'))
 
 

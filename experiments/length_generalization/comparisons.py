@@ -64,8 +64,19 @@ def chance_note(chance: float | None) -> str:
   return f' Chance is {number(100 * chance, ".3g")} %.' if chance else ''
 
 
+def temperature_note(comparisons: Sequence[Comparison]) -> str:
+  """Returns a short sentence on the adapted temperatures that the comparisons use."""
+  used = _temperatures(comparisons)
+  return (f' {" and ".join(used)}: softmax with another temperature at test time.'
+          if used else '')
+
+
 def temperature_notes(comparisons: Sequence[Comparison]) -> str:
   """Returns a sentence on each adapted temperature that the comparisons use."""
+  return ''.join(f' {name}: with {_TEMPERATURES[name]}.'
+                 for name in _temperatures(comparisons))
+
+
+def _temperatures(comparisons: Sequence[Comparison]) -> list[str]:
   used = {c.treated.partition('+')[2] for c in comparisons}
-  return ''.join(f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
-                 if name in used)
+  return [name for name in _TEMPERATURES if name in used]

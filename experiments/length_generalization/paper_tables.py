@@ -12,6 +12,7 @@ from experiments.length_generalization.comparisons import (
   chance_note,
   name_of,
   paired_seeds,
+  temperature_note,
   temperature_notes,
 )
 from vvlen.reporting.endpoints import Comparison
@@ -50,7 +51,8 @@ def accuracy_by_model(
   more = ('Differences with intervals and corrected p are in the table of accuracy by '
           f'length.{temperature_notes(comparisons)}')
   return Table(name, title, columns, records,
-               f'{_note(comparisons)}{chance_note(chance)}', more=more)
+               f'{_note(comparisons)}{chance_note(chance)}'
+               f'{temperature_note(comparisons)}', more=more)
 
 
 def gain_by_model(
