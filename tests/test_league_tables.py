@@ -105,8 +105,20 @@ def test_accuracy_without_information_is_known_of_the_tasks_of_the_league():
   config = config_file.get_config('cpu')
   with config.unlocked():
     config.tasks.set_complement.train = dict(max_length=32)
-  longer = effects.family_of(family.facts(config)).chance['set_complement']
-  assert ' 71.1 % if' in longer  # 1 − 18.5 / 64
+  longer = effects.family_of(family.facts(config))
+  assert ' 71.1 % if' in longer.chance['set_complement']  # 1 − 18.5 / 64
+  assert (longer.tasks['set_complement'], longer.tasks['lookup']) == (32, 16)
+
+
+@pytest.mark.parametrize('field, value', [
+    ('min_length', 4), ('max_length', 32), ('num_steps', 5_000), ('batch_size', 64)])
+def test_training_is_described_if_it_is_the_same_in_all_tasks(field, value):
+  config = config_file.get_config('cpu')
+  with config.unlocked():
+    config.tasks.lookup.train = {field: value}
+  words = effects.family_of(family.facts(config)).words
+  assert words == ('trained on 5 to 16 items for 4,000 steps' if field == 'batch_size'
+                   else 'each task trained in its own way')
 
 
 def test_every_column_of_the_league_is_right(monkeypatch):
@@ -319,8 +331,8 @@ def test_temperatures_are_compared_with_each_other_too():
 
 
 def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
-  arms = ('softmax', 'ssmax', 'log_n', 'power', 'linear', 'log_n_layer_norm',
-          'linear_layer_norm')
+  laws = 'ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive'
+  arms = ('softmax', *laws, *(f'{law}_layer_norm' for law in laws))
   rng = np.random.default_rng(0)
   table = {arm: rng.random((SEEDS, len(LENGTHS))) for arm in arms}
   rows = [results.Row('retrieval', arm, seed, n, 'accuracy', float(x))
@@ -332,8 +344,8 @@ def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
   found = {x.arms: x for x in effects.contrasts(
       {'retrieval': results.index(rows)}, known)}
   pairs = [('linear', 'log_n'), ('linear', 'ssmax'), ('linear', 'power'),
-           ('ssmax', 'log_n'), ('power', 'log_n'), ('log_n_layer_norm', 'log_n'),
-           ('linear_layer_norm', 'linear')]
+           ('ssmax', 'log_n'), ('power', 'log_n'),
+           *((f'{law}_layer_norm', law) for law in laws)]
   assert [*found] == pairs
   for one, two in pairs:
     expected = paired(*(100 * table[arm][:, 1:].mean(axis=1) for arm in (one, two)))
