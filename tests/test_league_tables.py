@@ -108,6 +108,9 @@ def test_accuracy_without_information_is_known_of_the_tasks_of_the_league():
   longer = effects.family_of(family.facts(config))
   assert ' 71.1 % if' in longer.chance['set_complement']  # 1 − 18.5 / 64
   assert (longer.tasks['set_complement'], longer.tasks['lookup']) == (32, 16)
+  facts = family.facts(config_file.get_config('cpu'))
+  facts['tasks']['mine'] = {'task': {'name': 'mine.py:make', 'num_classes': 8}}
+  assert effects.family_of(facts).chance == known.chance  # of the user's nothing
 
 
 @pytest.mark.parametrize('field, value', [
@@ -182,11 +185,23 @@ def test_arms_without_rows_count_as_tests():
   assert p['power'] <= effect.corrected.p  # it can only fall
 
 
+def test_an_arm_that_has_not_learned_counts_as_a_test_without_a_result():
+  rows = _rows(_accuracies(), {('retrieval', 'log_n'): 0.89})
+  _, _, found = _read(rows)
+  of = {e.arm: e for e in found['retrieval']}
+  assert of['log_n'].test.p < min(of[arm].test.p for arm in ('layer_norm', 'power'))
+  first, last = sorted((of[arm] for arm in ('layer_norm', 'power')),
+                       key=lambda e: e.test.p)
+  # The first of three p, not the second after that of log n.
+  assert first.corrected.p == pytest.approx(3 * first.test.p)
+  assert last.corrected.p == pytest.approx(2 * last.test.p)
+
+
 def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   # Of three arms: p of 2.5 % counts, and of 5.5 % does not.
   softmax = np.full((SEEDS, len(LENGTHS)), 80.0) + np.arange(SEEDS)[:, None]
   accuracies = {('retrieval', arm): softmax for arm in RATES}
-  noise = np.array([1, -1, 1, -1, 1, -1.0])[:, None]
+  noise = 0.1 * np.array([1, -1, 1, -1, 1, -1.0])[:, None]  # gains below a point
   for arm, t in (('log_n', 4.5), ('power', -3.4), ('layer_norm', 2.5)):
     mean = t * np.std(noise, ddof=1) / SEEDS**0.5
     accuracies['retrieval', arm] = softmax + mean + noise
@@ -404,9 +419,14 @@ def test_a_temperature_with_ln_is_no_law_of_temperature():
 
 def test_learned_scalars_rates_and_accuracies_by_length():
   accuracies = _accuracies()
-  known, indices, _ = _read(_rows(accuracies))
+  row = lambda name: results.Row('lookup', 'log_n', 0, None, f'learned_{name}', 0.5)
+  known, indices, _ = _read([*_rows(accuracies), row('t'), row('s')])
   values = np.array(SCALARS[:-1])
   low, high = stats.t.interval(0.95, SEEDS - 2, values.mean(), stats.sem(values))
+  several = [(x.arm, x.name) for x in effects.read_scalars(indices, known)]
+  assert several == [('power', 'p'), ('log_n', 's'), ('log_n', 't'), ('power', 'p')]
+  del indices['lookup']['log_n', 'learned_s', None]
+  del indices['lookup']['log_n', 'learned_t', None]
   assert cells(tables.scalars_table(effects.read_scalars(indices, known))) == [
       {'task': task, 'arm': 'n^p', 'scalar': 'p',
        'at the end [95 %]': interval(values.mean(), low, high, '.3f'), 'seeds': '5'}
