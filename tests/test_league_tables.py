@@ -556,6 +556,19 @@ def test_the_answer_says_why_there_is_no_verdict():
   assert 'The arm that goes farthest is log n, +' in said[2]
 
 
+@pytest.mark.parametrize('gain, farthest', [
+    (0.2, 'The arm that goes farthest is LN, +0.2'),
+    (0.0, 'No arm goes farther than softmax; the closest is LN, 0.0')])
+def test_an_arm_goes_farther_by_however_little(gain, farthest):
+  known, _, found = _read(_rows(_accuracies()))
+  [record, *_] = tables.league_table(found, {}, known).records
+  record |= {'task': 'set_complement', 'arm': 'layer_norm', 'label': 'LN',
+             'difference': gain, 'verdict': 'no difference found'}
+  first, learned = answer([record], [])
+  assert first.startswith('Set complement: of ') and farthest in first
+  assert ': set complement 2 of 2 arms, ' in learned
+
+
 def test_the_figure_of_the_league_shows_every_gain_and_its_interval():
   accuracies = _accuracies()
   known, _, found = _read(_rows(accuracies, {('lookup', 'power'): 0.5}))
