@@ -327,11 +327,12 @@ def _page(path):
   return ' '.join((ROOT / path).read_text().split())
 
 
-def test_hypotheses_of_the_league_are_decided_by_its_tables():
+def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
   page = _page('experiments/results/league/README.md')
   found = page.partition('## What was found ')[2].partition('Until 2026')[0]
   said = dict(re.findall(r'- \*\*(\d) (.*?)(?= - \*\*\d |$)', found))
-  arms = {row['arm']: row for row in _table('league', 'league')}
+  of = lambda name, **wanted: _table('league', name, task='retrieval', **wanted)
+  arms = {row['arm']: row for row in of('league')}
   laws = 'log_n', 'ssmax', 'linear'
   assert said['1'].startswith('is not confirmed.**')
   assert [float(arms[arm]['ci_low']) > 5 for arm in laws] == [False, True, True]
@@ -349,8 +350,7 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
   assert [arms[arm]['verdict'] for arm in far] == 3 * ['no difference found'] + [
       'behind']
 
-  pair = lambda *names: _table(
-      'league', 'contrasts', first=names[0], second=names[1])[0]
+  pair = lambda *names: of('contrasts', first=names[0], second=names[1])[0]
   there = ('longest_difference', 'longest_ci_low', 'longest_ci_high')
   log_n, ssmax = pair('linear', 'log_n'), pair('linear', 'ssmax')
   assert said['3'].startswith('holds by its criterion**')
@@ -360,9 +360,9 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
 
   assert said['4'].startswith('holds by its criterion**')
   plain = lambda x, digits: f'{float(x):.{digits}f}'
-  [p] = _table('league', 'scalars', arm='power')
+  [p] = of('scalars', arm='power')
   learned = _interval(p, 'value', 'value_low', 'value_high', plain, 3)
-  [needs], [gains] = _table('league', 'needs'), _table('league', 'at_inference')
+  [needs], [gains] = of('needs'), of('at_inference')
   fitted = _interval(
       needs, *(f'power_in_training{end}' for end in ('', '_low', '_high')), plain, 2)
   gained = ('trained_power_difference', 'trained_power_ci_low', 'trained_power_ci_high')
@@ -391,7 +391,7 @@ def test_hypotheses_of_the_league_are_decided_by_its_tables():
             for law, row in on_top.items()}
   assert said['5'].startswith('is not confirmed.**')
   assert inside['linear'] and not inside['log_n']
-  values = {row['arm']: float(row['value']) for row in _table('league', 'scalars')}
+  values = {row['arm']: float(row['value']) for row in of('scalars')}
   _says(said['5'], *(_interval(on_top[law]) for law in (
       'linear', 'log_n', 'ssmax', 'power')),
         f'{values["power_layer_norm"]:.3f}', f'{values["power"]:.3f}')
