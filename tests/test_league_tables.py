@@ -563,10 +563,11 @@ def test_an_arm_goes_farther_by_however_little(gain, farthest):
   known, _, found = _read(_rows(_accuracies()))
   [record, *_] = tables.league_table(found, {}, known).records
   record |= {'task': 'set_complement', 'arm': 'layer_norm', 'label': 'LN',
-             'difference': gain, 'verdict': 'no difference found'}
+             'difference': gain, 'verdict': 'no difference found',
+             'training_accuracy': 99.96, 'training_accuracy_control': 100.0}
   first, learned = answer([record], [])
   assert first.startswith('Set complement: of ') and farthest in first
-  assert ': set complement 2 of 2 arms, ' in learned
+  assert ': set complement 2 of 2 arms, all 100.0 % (softmax 100.0 %). ' in learned
 
 
 def test_the_figure_of_the_league_shows_every_gain_and_its_interval():

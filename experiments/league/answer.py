@@ -53,9 +53,10 @@ def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
     known = [x for x in medians if not math.isnan(x)] or [math.nan]
     count = own[0]['learned_control'] + sum(r['learned'] for r in own)
     guessed = f', {chance[task]}' if task in chance else ''
+    least, most = (number(end(known), '.1f') for end in (min, max))
+    accuracy = f'all {most}' if least == most else f'from {least} to {most}'
     parts.append(
-        f'{task.replace("_", " ")} {count} of {len(medians)} arms, from '
-        f'{number(min(known), ".1f")} to {number(max(known), ".1f")} % '
+        f'{task.replace("_", " ")} {count} of {len(medians)} arms, {accuracy} % '
         f'(softmax {number(control, ".1f")} %{guessed})')
   return ('At the training lengths, arms that have learned, and the accuracy of their '
           f'median seed: {"; ".join(parts)}. An arm counts as learned if at least nine '
