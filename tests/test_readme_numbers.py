@@ -110,6 +110,9 @@ def test_layer_norm_is_behind_in_lookup_at_a_constant_rate():
         f'{first:.1f} points', first_interval, f'{second:.1f}', second_interval, half)
   page = _page('docs/vanishing_variance.md').replace('**', '')
   assert page.count(f'+{half}') == 3
+  other, = _table('league', 'league', task='retrieval', arm='layer_norm')
+  assert (other['verdict'], other['learning_rate']) == ('no difference found', '0.003')
+  assert f'tuned rate of 3e-3 to 0 over 4,000 steps: {_interval(other)} |' in page
   growing, = _table('lookup_growing', 'primary_endpoint', comparison='LN - Baseline')
   assert growing['at_5_percent'] == 'no difference found'
 
