@@ -12,8 +12,9 @@ from vvlen import sharding
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as measure
 from vvlen.evaluation.retriever.moments import distance, Moments, moments
+from vvlen.evaluation.retriever.needed_temperature import metrics_under
 from vvlen.models.retriever import Retriever
-from vvlen.models.temperature import adaptive_temperature
+from vvlen.models.temperature import adaptive_temperature, constant
 from vvlen.tasks import retrieval
 from vvlen.training import ensemble
 
@@ -244,6 +245,27 @@ def test_components_and_top_weights_are_those_of_the_model(key):
           _APPLY, _sample, variables, key, num_items=4, **arguments,
           order=lambda batch, weights: batch.items[..., 0]),
       np.take_along_axis(weights, order, axis=1), atol=1e-6)
+
+
+def test_under_each_temperature_is_as_under_it_alone(key):
+  variables = _variables(key, sharpness=5.0)
+  batch = _all_sequences(key, 8, 11)
+  forward = lambda temperature: _APPLY(
+      variables, batch.query, batch.items, temperature)
+  temperatures = adaptive_temperature, constant(3.0), constant(np.nan)
+  logits, sown = lengths.under_each(temperatures, forward)
+  found = metrics_under(_APPLY, _sample, variables, key, temperatures, length=11,
+                        num_sequences=8)
+  for i, temperature in enumerate(temperatures):
+    own, own_sown = forward(temperature)
+    np.testing.assert_allclose(logits[i], own, atol=1e-5)
+    np.testing.assert_allclose(
+        sown['attention_weights'][i], own_sown['attention_weights'], atol=1e-6)
+    for name, rows in lengths.answers(batch, own).items():
+      np.testing.assert_allclose(found[name][i], rows.mean(), atol=1e-5)
+  assert np.isnan(found['loss']).tolist() == [False, False, True]
+  weights = sown['attention_weights']
+  assert abs(weights[0] - weights[1]).max() > 1e-3
 
 
 def test_a_block_is_measured_as_its_seeds_are(monkeypatch):

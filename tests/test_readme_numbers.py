@@ -432,8 +432,14 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   _says(docs, *(_interval(arms[arm]) for arm in ahead),
         _interval(harm).replace(']', ', uncorrected]'),
         *(_interval(arms[arm]) for arm in ('layer_norm', *behind)))
-  assert f'β ∝ n − log n is {_interval(harm)}.' in said
-  assert f'answers {float(arms["log_n"]["control"]):.1f} % right' in docs
+  there = _interval(harm, 'longest_difference', 'longest_ci_low', 'longest_ci_high')
+  assert f'β ∝ n − log n is {_interval(harm)}, at 16,384 items {there}.' in said
+  [softmax] = _table('league', 'by_length_lookup', arm='softmax')
+  right = {n: float(softmax[f'accuracy_{n}']) for n in (16, 32, 64, 128, 256, 512)}
+  parts = f'{right[512]:.1f}', f'{float(softmax["accuracy_16384"]):.1f}'
+  assert min(right.values()) == right[512]
+  _says(said, *parts)
+  _says(docs, *parts, f'(mean {float(arms["log_n"]["control"]):.1f} %)')
 
   [p], [needs], [gains] = of('scalars', arm='power'), of('needs'), of('at_inference')
   gain = lambda law: _interval(
@@ -444,7 +450,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
             for row in of('tuning') if row['arm'] in arms or row['arm'] == 'softmax'}
   assert {*sorted(losses, key=losses.get)[:2]} == {*behind}
   assert len(losses) == len(arms) + 1
-  assert f'these two have the least losses of all {_WORDS[len(losses)]} arms' in said
+  assert f'those of these two are the least of all {_WORDS[len(losses)]} arms' in said
   assert f'training moves p below 0, to {_signed(p["value"], 3)}' in docs
 
   powers = lambda row, name: _interval(
@@ -452,15 +458,17 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   [other] = _table('league', 'needs', task='retrieval')
   _says(said, powers(needs, 'power'), f'{int(needs["power_to"]):,}',
         powers(needs, 'power_of_log'), powers(other, 'power'), other['power_to'])
-  _says(said, plain(gains['applied_trained_power'], 2), gain('trained_power'))
+  _says(said, gain('trained_power'), plain(gains['applied_trained_power'], 2))
   _says(docs, gain('trained_power').replace(']', ', uncorrected]'),
         *(plain(row['power'], 2) for row in (other, needs)),
-        plain(needs['power_of_log'], 2))
+        plain(needs['power_of_log'], 2),
+        *(plain(row['power_in_training'], 2) for row in (other, needs)))
   [at_retrieval] = _table('league', 'at_inference', task='retrieval')
-  _says(_finding('The temperature that attention needs'),
-        plain(other['power'], 2), plain(needs['power'], 2),
-        plain(needs['power_of_log'], 2), *(
-            plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)))
+  [linear] = _table('league', 'league', task='retrieval', arm='linear')
+  _says(_finding('Logits that grow with N'),
+        *(plain(row['difference'], 1) for row in (linear, arms['linear'])),
+        *(plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)),
+        *(plain(row['power'], 2) for row in (other, needs)))
 
 
 def _change(values, digits):

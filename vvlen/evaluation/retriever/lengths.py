@@ -76,9 +76,13 @@ def under_each(
 ) -> Any:
   """Returns what a model gives under each of K temperatures of its attention.
 
+  In a model with one attention, what comes before the temperature is computed once, and
+  what comes after it K times, all in memory.
+
   Args:
-    temperatures: as in `vvlen.models.attention.attend`.
-    forward: from one temperature to a pytree of arrays.
+    temperatures: K, at least one, as in `vvlen.models.attention.attend`; their β have
+      the same shape.
+    forward: maps a temperature to a pytree of arrays.
 
   Returns:
     The pytree, each array with a leading axis of K.
@@ -88,7 +92,6 @@ def under_each(
     return forward(lambda logits, mask: jnp.stack(
         [temperature(logits, mask) for temperature in temperatures])[index])
 
-  # vmap computes once what all temperatures share, such as the encoding of the items.
   return jax.vmap(at)(jnp.arange(len(temperatures)))
 
 
@@ -189,9 +192,8 @@ def evaluate(
     )
 
   def measure(batch):
-
-    logits, sown = under_each([*temperatures.values()], lambda temperature: apply(
-        variables, batch.query, batch.items, temperature))
+    forward = functools.partial(apply, variables, batch.query, batch.items)
+    logits, sown = under_each([*temperatures.values()], forward)
     every = jax.vmap(_measure_rows, (None, 0, 0))(batch, logits, sown)
     rows = {
         suffix: {name: values[i] for name, values in every.items()}

@@ -72,12 +72,12 @@ def metrics_under(
   """
 
   def measure(batch):
-    def rows(temperature):
+    def under(temperature):
       logits, _ = apply(variables, batch.query, batch.items, temperature)
       return answers(batch, logits)
 
-    every = under_each(temperatures, rows)
-    return {name: x.T for name, x in every.items()}  # sequences first
+    every = under_each(temperatures, under)
+    return {name: x.T for name, x in every.items()}  # [S, K]
 
-  found = in_chunks(measure, sample, key, length, num_sequences)
-  return {name: x.mean(axis=0) for name, x in found.items()}
+  rows = in_chunks(measure, sample, key, length, num_sequences)
+  return {name: x.mean(axis=0) for name, x in rows.items()}
