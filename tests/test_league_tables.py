@@ -686,6 +686,8 @@ def test_few_arms_of_a_second_task_hide_none_of_the_first():
   order = sorted(('log_n', 'power', 'layer_norm'), key=first)
   assert [x.get_text() for x in league.axes[0].get_yticklabels()] == [
       name_of(arm).label for arm in order]
+  assert league.get_label().endswith(
+      ' have. An arm without a mark has no result on that task.')
 
 
 def test_no_panel_has_more_than_five_lines():

@@ -26,6 +26,9 @@ _MOST = 3  # arms beside softmax and LN in a panel of accuracies
 def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   """Draws the gain of each arm over softmax, a row per arm and a panel per task."""
   arms = sorted_arms(found)
+  everywhere = all({*arms} <= {x.arm for x in effects if x.test is not None}
+                   for effects in found.values())
+  absent = '' if everywhere else ' An arm without a mark has no result on that task.'
   drawn = plots.new(
       1.5 + 0.17 * len(arms),
       'What each arm gains over softmax beyond the training lengths',
@@ -34,7 +37,8 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
       f'{family.num_tests} arms of a task (Bonferroni); hollow: no verdict '
       '(the table says why), and no interval if the run or the training is not '
       'finished. Softmax is the line at 0; arms are sorted by their mean over the '
-      'tasks that all have.', f'{family.words}; bars: corrected 95 % intervals')
+      f'tasks that all have.{absent}',
+      f'{family.words}; bars: corrected 95 % intervals')
   panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
   for axes, (task, effects) in zip(panels, found.items(), strict=True):
     _gains(axes, effects, arms)
