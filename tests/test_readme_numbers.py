@@ -465,10 +465,41 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
         *(plain(row['power_in_training'], 2) for row in (other, needs)))
   [at_retrieval] = _table('league', 'at_inference', task='retrieval')
   [linear] = _table('league', 'league', task='retrieval', arm='linear')
-  _says(_finding('Logits that grow with N'),
+  _says(_finding('What carries to longer inputs depends on the task'),
         *(plain(row['difference'], 1) for row in (linear, arms['linear'])),
-        *(plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)),
-        *(plain(row['power'], 2) for row in (other, needs)))
+        *(plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)))
+
+
+def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
+  page = _page('experiments/results/league/README.md')
+  said = page.partition('On set complement, of which')[2].partition('Until 2026')[0]
+  docs = _page('docs/league.md').partition('On set complement, where all')[2].partition(
+      'What is needed')[0]
+  arms = {row['arm']: row for row in _table('league', 'league', task='set_complement')}
+  norm = arms.pop('layer_norm')
+  assert norm['verdict'] == 'ahead'
+  assert all(float(row['difference']) < float(norm['ci_low']) for row in arms.values())
+  plain = lambda x, digits: f'{float(x):.{digits}f}'
+  accuracy = {row['arm']: row for row in _table('league', 'by_length_set_complement')}
+  assert {*accuracy} == {'softmax', 'layer_norm', *arms}
+  beyond = (24, 32, 40, 48, 56, 60)
+  ahead = [float(accuracy['layer_norm'][f'accuracy_{n}']) - float(
+      accuracy['softmax'][f'accuracy_{n}']) for n in beyond]
+  assert min(ahead) > 0
+  linear, power = arms.pop('linear'), arms.pop('power')
+  _says(said, _interval(norm), *(plain(accuracy[arm]['accuracy_60'], 1)
+                                 for arm in ('layer_norm', 'softmax')), '0.3',
+        _interval(linear))
+  _says(docs, _interval(norm), '0.3', _interval(linear))
+  assert {*arms} == {'ssmax', 'log_n', 'sqrt_log_n'}
+  assert {row['verdict'] for row in arms.values()} == {'no difference found'}
+  assert all(abs(float(row[end])) < 0.3 for row in arms.values()
+             for end in ('ci_low', 'ci_high'))
+  assert power['verdict'] == linear['verdict'] == 'behind'
+  assert _signed(power['difference'], 1) == '−0.1'
+  _says(_finding('What carries to longer inputs depends on the task'),
+        f'lose {-float(linear["difference"]):.1f} points', _interval(norm, form=plain))
+  assert _interval(norm, form=plain) in _page('docs/vanishing_variance.md')
 
 
 def _change(values, digits):
