@@ -36,6 +36,10 @@ def _signed(x, digits):
   return f'{float(x):+.{digits}f}'.replace('-', '−')
 
 
+def _plain(x, digits):
+  return f'{float(x):.{digits}f}'.replace('-', '−')
+
+
 def _interval(row, name='difference', low='ci_low', high='ci_high', form=_signed,
               digits=1):
   """Returns such as '+1.8 [+0.8, +2.9]'."""
@@ -103,9 +107,8 @@ def test_layer_norm_is_behind_in_lookup_at_a_constant_rate():
   decayed, = _table('lookup', 'primary_endpoint', comparison='LN - Baseline')
   second, second_interval = _behind(decayed)
   tuned, = _table('league', 'league', task='lookup', arm='layer_norm')
-  assert (tuned['verdict'], tuned['learning_rate'][:5]) == ('ahead', '0.001')
-  plain_form = lambda x, digits: f'{float(x):.{digits}f}'
-  half = _interval(tuned, form=plain_form)
+  assert (tuned['verdict'], tuned['learning_rate']) == ('ahead', '0.001')
+  half = _interval(tuned, form=_plain)
   _says(_finding('In lookup LayerNorm is behind at a constant rate'),
         f'{first:.1f} points', first_interval, f'{second:.1f}', second_interval, half)
   page = _page('docs/vanishing_variance.md').replace('**', '')
@@ -368,12 +371,11 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
         _interval(ssmax))
 
   assert said['4'].startswith('holds by its criterion**')
-  plain = lambda x, digits: f'{float(x):.{digits}f}'
   [p] = of('scalars', arm='power')
-  learned = _interval(p, 'value', 'value_low', 'value_high', plain, 3)
+  learned = _interval(p, 'value', 'value_low', 'value_high', _plain, 3)
   [needs], [gains] = of('needs'), of('at_inference')
   fitted = _interval(
-      needs, *(f'power_in_training{end}' for end in ('', '_low', '_high')), plain, 2)
+      needs, *(f'power_in_training{end}' for end in ('', '_low', '_high')), _plain, 2)
   gained = ('trained_power_difference', 'trained_power_ci_low', 'trained_power_ci_high')
   assert float(p['value_high']) < 0.2 and float(pair('linear', 'power')['ci_low']) > 0
   _says(said['4'], learned, _interval(pair('linear', 'power')), fitted)
@@ -419,7 +421,6 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   docs = _page('docs/league.md').partition('On lookup, where')[2].partition('## ')[0]
   of = lambda name, **wanted: _table('league', name, task='lookup', **wanted)
   arms = {row['arm']: row for row in of('league')}
-  plain = lambda x, digits: f'{float(x):.{digits}f}'.replace('-', '−')
   ahead = ['log_n', 'linear', 'ssmax', 'sqrt_log_n']
   behind = ['power', 'adaptive']
   # It fails if a law is ahead, or the interval of LN lies above −5.
@@ -444,7 +445,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   [p], [needs], [gains] = of('scalars', arm='power'), of('needs'), of('at_inference')
   gain = lambda law: _interval(
       gains, *(f'{law}_{x}' for x in ('difference', 'ci_low', 'ci_high')))
-  _says(said, _interval(p, 'value', 'value_low', 'value_high', plain, 3),
+  _says(said, _interval(p, 'value', 'value_low', 'value_high', _plain, 3),
         *(_interval(arms[arm]) for arm in behind), gain('adaptive'))
   losses = {row['arm']: float(row[f'loss_{float(row["learning_rate"]):g}'])
             for row in of('tuning') if row['arm'] in arms or row['arm'] == 'softmax'}
@@ -454,32 +455,31 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   assert f'training moves p below 0, to {_signed(p["value"], 3)}' in docs
 
   powers = lambda row, name: _interval(
-      row, *(f'{name}{x}' for x in ('', '_low', '_high')), plain, 2)
+      row, *(f'{name}{x}' for x in ('', '_low', '_high')), _plain, 2)
   [other] = _table('league', 'needs', task='retrieval')
   _says(said, powers(needs, 'power'), f'{int(needs["power_to"]):,}',
         powers(needs, 'power_of_log'), powers(other, 'power'), other['power_to'])
-  _says(said, gain('trained_power'), plain(gains['applied_trained_power'], 2))
+  _says(said, gain('trained_power'), _plain(gains['applied_trained_power'], 2))
   _says(docs, gain('trained_power').replace(']', ', uncorrected]'),
-        *(plain(row['power'], 2) for row in (other, needs)),
-        plain(needs['power_of_log'], 2),
-        *(plain(row['power_in_training'], 2) for row in (other, needs)))
+        *(_plain(row['power'], 2) for row in (other, needs)),
+        _plain(needs['power_of_log'], 2),
+        *(_plain(row['power_in_training'], 2) for row in (other, needs)))
   [at_retrieval] = _table('league', 'at_inference', task='retrieval')
   [linear] = _table('league', 'league', task='retrieval', arm='linear')
   _says(_finding('What carries to longer inputs depends on the task'),
-        *(plain(row['difference'], 1) for row in (linear, arms['linear'])),
-        *(plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)))
+        *(_plain(row['difference'], 1) for row in (linear, arms['linear'])),
+        *(_plain(row['trained_power_difference'], 1) for row in (at_retrieval, gains)))
 
 
 def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
   page = _page('experiments/results/league/README.md')
   said = page.partition('On set complement, of which')[2].partition('Until 2026')[0]
   docs = _page('docs/league.md').partition('On set complement, where all')[2].partition(
-      'What is needed')[0]
+      'Of the two tasks')[0]
   arms = {row['arm']: row for row in _table('league', 'league', task='set_complement')}
   norm = arms.pop('layer_norm')
   assert norm['verdict'] == 'ahead'
   assert all(float(row['difference']) < float(norm['ci_low']) for row in arms.values())
-  plain = lambda x, digits: f'{float(x):.{digits}f}'
   accuracy = {row['arm']: row for row in _table('league', 'by_length_set_complement')}
   assert {*accuracy} == {'softmax', 'layer_norm', *arms}
   beyond = (24, 32, 40, 48, 56, 60)
@@ -487,7 +487,7 @@ def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
       accuracy['softmax'][f'accuracy_{n}']) for n in beyond]
   assert min(ahead) > 0
   linear, power = arms.pop('linear'), arms.pop('power')
-  _says(said, _interval(norm), *(plain(accuracy[arm]['accuracy_60'], 1)
+  _says(said, _interval(norm), *(_plain(accuracy[arm]['accuracy_60'], 1)
                                  for arm in ('layer_norm', 'softmax')), '0.3',
         _interval(linear))
   _says(docs, _interval(norm), '0.3', _interval(linear))
@@ -498,8 +498,8 @@ def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
   assert power['verdict'] == linear['verdict'] == 'behind'
   assert _signed(power['difference'], 1) == '−0.1'
   _says(_finding('What carries to longer inputs depends on the task'),
-        f'lose {-float(linear["difference"]):.1f} points', _interval(norm, form=plain))
-  assert _interval(norm, form=plain) in _page('docs/vanishing_variance.md')
+        f'lose {-float(linear["difference"]):.1f} points', _interval(norm, form=_plain))
+  assert _interval(norm, form=_plain) in _page('docs/vanishing_variance.md')
 
 
 def _change(values, digits):
