@@ -232,8 +232,9 @@ def _measured_steps(path: epath.Path) -> dict[tuple[str, int], float]:
 
 
 def _write_curves(path: epath.Path, blocks: Content) -> None:
-  results.write_text(path, ''.join(
-      json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
+  if blocks:
+    results.write_text(path, ''.join(
+        json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
 
 
 def _write_whole(path: epath.Path, content: Content) -> None:

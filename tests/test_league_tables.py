@@ -306,7 +306,7 @@ def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():
   assert of['layer_norm'].verdict == 'behind'
   laws = {each.task: each for each in effects.best_laws(indices, known)}
   assert laws['retrieval'].arms == ('power', 'softmax')
-  said = answer(tables.league_table(found, {}, known).records, [])[0]
+  _, _, said, _ = answer(tables.league_table(found, {}, known).records, [])
   assert said.endswith('Without a verdict: 1 diverged.')
   # Not log n, although its other seeds gain more.
   assert 'The arm that goes farthest is n^p, +' in said
@@ -516,8 +516,8 @@ def test_laws_that_differ_by_as_much_on_every_seed_have_no_interval():
   del accuracies['retrieval', 'log_n']
   accuracies['retrieval', 'power'] = accuracies['retrieval', 'softmax'] + 2.0
   known, indices, found = _read(_rows(accuracies))
-  said = answer(tables.league_table(found, {}, known).records,
-                tables.laws_table(effects.best_laws(indices, known)).records)[0]
+  _, _, said, _ = answer(tables.league_table(found, {}, known).records,
+                         tables.laws_table(effects.best_laws(indices, known)).records)
   assert said.endswith(
       ' Without a verdict: 1 undefined. Of 2 laws of temperature, n^p goes farthest, '
       '+2.0 points over softmax, both chosen by the same seeds.')
@@ -528,7 +528,7 @@ def test_the_answer_says_that_two_laws_are_the_same():
   records = tables.league_table(found, {}, known).records
   said = lambda *pair: answer(records, [
       {'task': 'retrieval', 'best': pair[0], 'second': pair[1], 'laws': 7,
-       'difference': 1.0, 'ci_low': 0.5, 'ci_high': 1.5}])[0]
+       'difference': 1.0, 'ci_low': 0.5, 'ci_high': 1.5}])[2]
   same = ('; these two are the same function of n up to a factor that the weights of '
           'the model can hold, so they differ in optimization and learning rate alone.')
   assert said('ssmax', 'log_n').endswith(
@@ -548,12 +548,47 @@ def test_the_answer_says_why_there_is_no_verdict():
       'Retrieval: no verdict; of the 2 arms run so far (corrected over all 3), 1 not '
       'finished, 1 not learned.')
   _, _, found = _read(rows)
-  said = answer(tables.league_table(found, {}, known).records, [])
-  assert said[0].startswith('Retrieval: of 3 arms, 0 gain over softmax and 1 lose. '
-                            'No arm goes farther than softmax; the closest is LN, −')
-  assert said[0].endswith('Without a verdict: 1 not finished, 1 not learned.')
+  _, _, retrieval, lookup = answer(tables.league_table(found, {}, known).records, [])
+  assert retrieval.startswith('Retrieval: of 3 arms, 0 gain over softmax and 1 lose. '
+                              'No arm goes farther than softmax; the closest is LN, −')
+  assert retrieval.endswith('Without a verdict: 1 not finished, 1 not learned.')
   # −5 is the largest difference on lookup, and not what goes farthest.
-  assert 'The arm that goes farthest is log n, +' in said[2]
+  assert 'The arm that goes farthest is log n, +' in lookup
+
+
+def test_the_answer_begins_with_the_arms_that_are_ahead_on_all_tasks():
+  verdicts = {  # on the tasks a, b_c and d
+      'both': ('ahead', 'ahead'), 'one': ('ahead', 'behind'), 'few': ('ahead',),
+      'open': ('no difference found', 'ahead'), 'bad': ('ahead', 'diverged', 'ahead')}
+  record = lambda task, arm, verdict, gain: {
+      'task': task, 'arm': arm, 'label': arm.upper(), 'verdict': verdict,
+      'difference': gain, 'ci_low': 0.0, 'ci_high': 9.0, 'p': 0.01, 'num_tests': 5,
+      'training_accuracy': 99.0, 'training_accuracy_control': 99.0, 'learned': True,
+      'learned_control': True}
+  records = [
+      record(task, arm, of[i], gain)
+      for i, (task, gain) in enumerate((('a', 7.0), ('b_c', 0.5), ('d', 1.0)))
+      for arm, of in verdicts.items() if len(of) > i]
+  two = [r for r in records if r['task'] != 'd']
+  said = lambda of: answer(of, [])[0]
+  assert said(two) == (
+      'Of 3 arms with a verdict on all of 2 tasks, 1 is ahead of softmax on each: '
+      'BOTH. Most is gained by BOTH on a, +7.0 points; BOTH on b c, +0.5 points.')
+  more = [r | {'verdict': 'ahead'} if r['arm'] == 'open' else r for r in two]
+  assert ', 2 are ahead of softmax on each: BOTH, OPEN. Most' in said(more)
+  # No arm of the third task has a verdict on all.
+  assert said(records).startswith(
+      'Of 0 arms with a verdict on all of 3 tasks, none is ahead of softmax on each. '
+      'Most is gained by BOTH on a, +7.0 points; BOTH on b c, +0.5 points; BAD on d, ')
+  fewer = [r | {'difference': -1.0} if r['task'] == 'a' else r for r in two
+           if r['arm'] != 'both']
+  assert said(fewer) == ('Of 2 arms with a verdict on all of 2 tasks, none is ahead of '
+                         'softmax on each. Most is gained by ONE on b c, +0.5 points.')
+  none = [r | {'difference': 0.0} for r in fewer]
+  assert said(none).endswith('none is ahead of softmax on each.')
+  # A task without a verdict does not count.
+  lost = [r | {'verdict': 'not learned'} if r['task'] == 'a' else r for r in two]
+  assert said(lost).startswith('A: no verdict; ')
 
 
 @pytest.mark.parametrize('gain, farthest', [
@@ -759,7 +794,7 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
   assert cells(of['tuning'])[0]['chosen'] == '0.003'
   assert made.answer == [*answer(league.records, laws.records, known.chance),
                          *needs.needs_answer(some.records, gains.records)]
-  assert len(made.answer) == 4 and 'laws of temperature' in made.answer[0]
+  assert len(made.answer) == 5 and 'laws of temperature' in made.answer[2]
   # What is not run.
   part = [r for r in rows if r.experiment == 'retrieval' and (r.arm, r.seed) != (
       'power', 3)]

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 import math
 
 from experiments.league.effects import (
-    AHEAD,
-    BEHIND,
-    DIVERGED,
-    NOT_FINISHED,
-    NOT_LEARNED,
-    OPEN,
-    UNDEFINED,
+  AHEAD,
+  BEHIND,
+  DECIDED,
+  DIVERGED,
+  NOT_FINISHED,
+  NOT_LEARNED,
+  UNDEFINED,
 )
-from experiments.league.names import name_of, SAME_LAW
+from experiments.league.names import in_words, name_of, SAME_LAW
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.numbers import interval_words, number, p_words
+from vvlen.reporting.numbers import counted, interval_words, number, p_words
 from vvlen.reporting.tables import Record
 
 
@@ -22,7 +22,7 @@ def answer(
     records: Sequence[Record], laws: Sequence[Record],
     chance: Mapping[str, str] | None = None,
 ) -> list[str]:
-  """Says for each task which arms are ahead, and which law goes farthest.
+  """Says which arms are ahead, on all tasks and on each, and which law goes farthest.
 
   Args:
     records: of the table `league`, the best arm of a task first.
@@ -33,21 +33,41 @@ def answer(
   Returns:
     Sentences. The second one says which arms have learned the training lengths.
   """
-  tasks = list(dict.fromkeys(r['task'] for r in records))
-  if not tasks:
+  if not records:
     return ['No answer: the run has not both softmax and another arm yet.']
-  by_task = {r['task']: r for r in laws}
-  first, *others = [
-      _of_task(task, [r for r in records if r['task'] == task], by_task.get(task))
-      for task in tasks]
-  return [first, _learned(records, chance or {}), *others]
+  by_task = {task: [r for r in records if r['task'] == task]
+             for task in dict.fromkeys(r['task'] for r in records)}
+  law_of = {r['task']: r for r in laws}
+  first, *others = [*_on_all_tasks(by_task), *(
+      _of_task(task, own, law_of.get(task)) for task, own in by_task.items())]
+  return [first, _learned(by_task, chance or {}), *others]
 
 
-def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
+def _on_all_tasks(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
+  """Says which arms are ahead on every task; [] if fewer than two have a verdict."""
+  decided = {task: own for task, records in by_task.items()
+             if (own := [r for r in records if r['verdict'] in DECIDED])}
+  if len(decided) < 2:
+    return []
+  verdicts = [{r['label']: r['verdict'] for r in own} for own in decided.values()]
+  shared = [arm for arm in verdicts[0] if all(arm in own for own in verdicts)]
+  ahead = [arm for arm in shared if all(own[arm] == AHEAD for own in verdicts)]
+  who = (f'{len(ahead)} {"is" if len(ahead) == 1 else "are"} ahead of softmax on each: '
+         f'{", ".join(ahead)}' if ahead else 'none is ahead of softmax on each')
+  best = '; '.join(
+      f'{own[0]["label"]} on {in_words(task)}, '
+      f'{number(own[0]["difference"], "+.1f")} points'
+      for task, own in decided.items() if own[0]['difference'] > 0)
+  return [f'Of {counted(len(shared), "arm")} with a verdict on all of {len(decided)} '
+          f'tasks, {who}.{f" Most is gained by {best}." if best else ""}']
+
+
+def _learned(
+    by_task: Mapping[str, Sequence[Record]], chance: Mapping[str, str]
+) -> str:
   """Says how many arms have learned the training lengths, softmax among them."""
   parts = []
-  for task in dict.fromkeys(r['task'] for r in records):
-    own = [r for r in records if r['task'] == task]
+  for task, own in by_task.items():
     control = own[0]['training_accuracy_control']
     medians = [control, *(r['training_accuracy'] for r in own)]
     known = [x for x in medians if not math.isnan(x)] or [math.nan]
@@ -56,7 +76,7 @@ def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
     least, most = (number(end(known), '.1f') for end in (min, max))
     accuracy = f'all {most}' if least == most else f'from {least} to {most}'
     parts.append(
-        f'{task.replace("_", " ")} {count} of {len(medians)} arms, {accuracy} % '
+        f'{in_words(task)} {count} of {len(medians)} arms, {accuracy} % '
         f'(softmax {number(control, ".1f")} %{guessed})')
   return ('At the training lengths, arms that have learned, and the accuracy of their '
           f'median seed: {"; ".join(parts)}. An arm counts as learned if at least nine '
@@ -64,12 +84,12 @@ def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
 
 
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
-  title = task.replace('_', ' ').capitalize()
+  title = in_words(task).capitalize()
   count = lambda verdict: sum(r['verdict'] == verdict for r in records)
   without = ', '.join(
       f'{count(verdict)} {verdict}'
       for verdict in (NOT_FINISHED, NOT_LEARNED, DIVERGED, UNDEFINED) if count(verdict))
-  decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
+  decided = [r for r in records if r['verdict'] in DECIDED]
   if not decided:
     learned = records[0]['learned_control']
     return (f'{title}: no verdict; of {_arms(records)}, {without}.'

@@ -41,6 +41,7 @@ from vvlen.statistics import (
 AHEAD, BEHIND, OPEN = 'ahead', 'behind', 'no difference found'
 NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined'
 DIVERGED = 'diverged'
+DECIDED = AHEAD, BEHIND, OPEN  # verdicts that a test has given
 MOST_BELOW = 0.1  # share of seeds that may be below LEARNED for a verdict
 # Pairs of arms, beside those with softmax, whose difference is reported.
 _CONTRASTS = (

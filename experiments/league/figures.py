@@ -7,27 +7,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from experiments.league.effects import (
-  AHEAD,
-  BEHIND,
-  Effect,
-  Family,
-  has_interval,
-  OPEN,
-)
-from experiments.league.names import CONTROL, KINDS, name_of
+from experiments.league.effects import DECIDED, Effect, Family, has_interval
+from experiments.league.names import CONTROL, in_words, KINDS, name_of
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
-_DECIDED = (AHEAD, BEHIND, OPEN)
 _MOST = 3  # arms beside softmax and LN in a panel of accuracies
 
 
 def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   """Draws the gain of each arm over softmax, a row per arm and a panel per task."""
   arms = sorted_arms(found)
-  everywhere = all({*arms} <= {x.arm for x in effects if x.test is not None}
-                   for effects in found.values())
+  everywhere = all(len(own) == len(arms) for own in _gains_of(found).values())
   absent = '' if everywhere else ' An arm without a mark has no result on that task.'
   drawn = plots.new(
       1.5 + 0.17 * len(arms),
@@ -42,7 +33,7 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
   for axes, (task, effects) in zip(panels, found.items(), strict=True):
     _gains(axes, effects, arms)
-    axes.set(title=task.replace('_', ' '), xlabel='gain (points)')
+    axes.set(title=in_words(task), xlabel='gain (points)')
   panels[0].set_yticks(range(len(arms)), [name_of(arm).label for arm in arms])
   panels[0].set_ylim(len(arms) - 0.4, -0.6)
   kinds = [kind for kind in KINDS if kind in {name_of(arm).kind for arm in arms}]
@@ -58,8 +49,7 @@ def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
   Means over different tasks cannot be compared. If no task has all arms, that of most
   arms is taken, and the arms that it lacks come last.
   """
-  gains = {task: {x.arm: x.test.mean_difference for x in effects if x.test is not None}
-           for task, effects in found.items()}
+  gains = _gains_of(found)
   most = max(map(len, gains.values()), default=0)
   every = {arm for own in gains.values() for arm in own}
   tasks = [task for task, own in gains.items() if len(own) == len(every)]
@@ -69,11 +59,17 @@ def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
   return sorted(every, key=lambda arm: (-mean[arm], arm))
 
 
+def _gains_of(found: Mapping[str, Sequence[Effect]]) -> dict[str, dict[str, float]]:
+  """Returns {task: {arm: its gain}}, of the arms that have one."""
+  return {task: {x.arm: x.test.mean_difference for x in effects if x.test is not None}
+          for task, effects in found.items()}
+
+
 def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
   """Draws one line per arm."""
   axes.axvline(0, color=KINDS['control'][1], linewidth=1)
   for effect in effects:
-    if effect.test is None or effect.arm not in arms:
+    if effect.test is None:
       continue
     _, colour, marker = KINDS[name_of(effect.arm).kind]
     shown = effect.corrected or effect.test
@@ -84,7 +80,7 @@ def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
     axes.errorbar(
         x=[gain], y=[arms.index(effect.arm)], xerr=reach, color=colour, marker=marker,
         capsize=1.5, linestyle='', label=effect.arm,
-        markerfacecolor=colour if effect.verdict in _DECIDED else 'white')
+        markerfacecolor=colour if effect.verdict in DECIDED else 'white')
   axes.grid(visible=False, axis='y')
 
 
@@ -98,7 +94,7 @@ def by_length(
   has a verdict.
   """
   judged: Mapping[str, Sequence[Effect]] = {
-      task: [x for x in effects if x.verdict in _DECIDED]
+      task: [x for x in effects if x.verdict in DECIDED]
       for task, effects in found.items()}
   judged = judged if any(judged.values()) else found
   best = [arm for arm in sorted_arms(judged) if arm != 'layer_norm'][:_MOST]
@@ -126,7 +122,7 @@ def by_length(
       plots.chance(axes, family.level_of_chance[task])
       axes.set_ylim(bottom=0)
     plots.length_axis(axes, family.tasks[task])
-    axes.set_title(task.replace('_', ' '))
+    axes.set_title(in_words(task))
   for row in panels:
     row[0].set_ylabel('accuracy (%)')
   plots.legend(drawn, panels.flat[:len(tasks)], 3)

@@ -65,6 +65,11 @@ def name_of(arm: str) -> Name:
   return NAMES.get(arm, Name(arm, 'own'))
 
 
+def in_words(task: str) -> str:
+  """Returns how a task is shown, such as 'set complement'."""
+  return task.replace('_', ' ')
+
+
 def in_order(names: Iterable[str]) -> list[str]:
   """Returns arms in the order of `NAMES`, or tasks in that of `TASKS`, others last."""
   places = {name: i for i, name in enumerate((*NAMES, *TASKS))}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from experiments.league.effects import Family, has_learned
-from experiments.league.names import AT_INFERENCE, CONTROL
+from experiments.league.names import AT_INFERENCE, CONTROL, in_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import compare, median_accuracy
 from vvlen.reporting.numbers import interval_words, number
@@ -55,7 +55,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
   records = [_powers_record(task, index, family.tasks[task])
              for task, index in some.items()]
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'at lengths': blank_without('power', _lengths_words),
       'power of n [95 %]': interval_cell('power', '.2f'),
       'power of log n [95 %]': interval_cell('power_of_log', '.2f'),
@@ -94,7 +94,7 @@ def gains_table(some: Mapping[str, Index], family: Family) -> Table:
   records = [_gains_record(task, index, family.tasks[task])
              for task, index in some.items()]
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'p, q, p of training': lambda r: ', '.join(
           number(r[f'applied_{law}'], '.2f') for law in _POWERS),
       **{f'{label} [95 %]': blank_without(
@@ -204,7 +204,7 @@ def needs_answer(records: Sequence[Record], gains: Sequence[Record]) -> list[str
     if math.isnan(r['power']) or not r['learned']:
       continue
     said.append(
-        f'On {r["task"].replace("_", " ")}, the temperature that softmax needs grows '
+        f'On {in_words(r["task"])}, the temperature that softmax needs grows '
         f'from {_lengths_words(r)} items as n to the power '
         f'{number(r["power"], ".2f")} {_interval(r, "power", ".2f")}.'
         f'{_beyond_words(r)}{_gain_words(gained)}')
@@ -259,7 +259,7 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
   for (needed, gained), (task, index) in zip(panels, some.items(), strict=True):
     _needed(needed, index, family.tasks[task])
     _gained(gained, index, family.level_of_chance.get(task))
-    title = task.replace('_', ' ')
+    title = in_words(task)
     needed.set(title=title, ylabel='factor of the logits')
     gained.set(title=title, ylabel='accuracy (%)')
     for axes in (needed, gained):

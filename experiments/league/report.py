@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from experiments.league import effects, figures, needs, tables
 from experiments.league.answer import answer
 from experiments.league.effects import Family
-from experiments.league.names import name_of
+from experiments.league.names import in_words, name_of
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import read_family
 from vvlen.reporting.numbers import counted
@@ -85,7 +85,7 @@ def _missing(indices: Mapping[str, Index], family: Family) -> list[str]:
             for arm in family.arms}
     none = [arm for arm, count in have.items() if not count]
     part = [arm for arm, count in have.items() if 0 < count < family.num_seeds]
-    on = f'on {task.replace("_", " ")}'
+    on = f'on {in_words(task)}'
     if len(none) == len(have):
       missing.append(f'all arms {on}')
     elif none:

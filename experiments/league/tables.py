@@ -14,7 +14,7 @@ from experiments.league.effects import (
   NOT_FINISHED,
   Scalar,
 )
-from experiments.league.names import name_of
+from experiments.league.names import in_words, name_of
 from experiments.league.rates import Choice, CLOSE, EDGE, FAILED, TIE
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
@@ -52,7 +52,7 @@ def league_table(
           {**_record(effect, choices), 'num_tests': family.num_tests})
   shows = lambda r: has_interval(r['verdict'])
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'arm': lambda r: r['label'],
       'softmax': lambda r: number(r['control'], '.1f'),
       'arm − softmax [95 %]': difference_cell('.1f', interval_if=shows),
@@ -130,7 +130,7 @@ def laws_table(best: Sequence[Best]) -> Table:
       **difference(each.test), 'laws': each.num_laws, 'seeds': each.test.num_pairs,
   } for each in best]
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'best law': lambda r: name_of(r['best']).label,
       'accuracy': lambda r: number(r['accuracy_best'], '.1f'),
       'second best': lambda r: name_of(r['second']).label,
@@ -156,7 +156,7 @@ def contrasts_table(found: Sequence[Contrast]) -> Table:
       'seeds': x.test.num_pairs,
   } for x in found]
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'difference': lambda r: (f'{name_of(r["first"]).label} − '
                                f'{name_of(r["second"]).label}'),
       'beyond training [95 %]': difference_cell('.1f'),
@@ -178,7 +178,7 @@ def scalars_table(found: Sequence[Scalar]) -> Table:
       'value_low': x.low, 'value_high': x.high, 'seeds': x.num_seeds,
   } for x in found]
   columns = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'arm': lambda r: name_of(r['arm']).label,
       'scalar': lambda r: r['scalar'],
       'at the end [95 %]': interval_cell('value', '.3f'),
@@ -202,7 +202,7 @@ def tuning_table(
       'notes': '; '.join(_NOTES[note] for note in choice.notes),
   } for (task, arm), choice in choices.items()]
   columns: dict[str, Any] = {
-      'task': lambda r: r['task'],
+      'task': lambda r: in_words(r['task']),
       'arm': lambda r: name_of(r['arm']).label,
       'chosen': lambda r: f'{r["learning_rate"]:g}',
   }
@@ -234,7 +234,7 @@ def by_length_table(task: str, index: Index, family: Family) -> Table:
   columns: dict[str, Any] = {'arm': lambda r: name_of(r['arm']).label}
   for n in lengths:
     columns[f'{n:,}'] = number_cell(f'accuracy_{n}', '.1f')
-  words = task.replace('_', ' ').capitalize()
+  words = in_words(task).capitalize()
   note = 'Accuracy in %, means over the seeds where it is finite, by number of items.'
   return Table(
       f'by_length_{task}', f'{words}: accuracy by length', columns, records, note)
