@@ -17,6 +17,7 @@ from tests.cells import cells, interval, p_of, paired, text
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import digest_of
 from vvlen.reporting.plots import SMALLEST, WIDTH
+from vvlen.reporting.tables import grid
 
 LENGTHS = (16, 32, 64)
 SEEDS = 6
@@ -217,6 +218,19 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   assert 0.05 / 3 < of['power'][1] < 0.05 < of['layer_norm'][1]
   [said, _] = answer(tables.league_table(found, {}, known).records, [])
   assert said.endswith(f'], p = {p_of(3 * p["log_n"])}.')
+
+
+def test_the_terminal_shows_whole_gains_and_p_of_the_longest_names():
+  known, _, found = _read(_rows(_accuracies()))
+  table = tables.league_table(found, {}, known)
+  wide = {'difference': -38.1, 'ci_low': -39.0, 'ci_high': -37.1}
+  table.records[:] = [
+      table.records[0] | {'task': task, 'label': name_of(arm).label, **wide}
+      for task in config_file.get_config().tasks for arm in config_file.ARMS]
+  shown = grid(table, 80)
+  assert ('\n| associative recall | trained adaptive + LN | −38.1 [−39.0, −37.1] | '
+          '< .001 |\n') in shown
+  assert shown.count('| −38.1 [−39.0, −37.1] | < .001 |') == 4 * len(config_file.ARMS)
 
 
 def test_notes_of_tables_are_those_of_the_study():

@@ -91,7 +91,7 @@ def league_table(
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
-               short=('task', 'arm', 'arm − softmax [95 %]', 'p', 'verdict'))
+               short=('task', 'arm', 'arm − softmax [95 %]', 'p'))
 
 
 def _gain(effect: Effect) -> float:
