@@ -220,6 +220,13 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   assert said.endswith(f'], p = {p_of(3 * p["log_n"])}.')
 
 
+def test_an_arm_without_a_test_is_the_last_of_its_task():
+  rows = [r for r in _rows(_accuracies()) if r.arm != 'log_n' or not r.seed]
+  known, _, found = _read(rows)
+  assert [r['arm'] for r in tables.league_table(found, {}, known).records] == [
+      'power', 'layer_norm', 'log_n', 'layer_norm', 'power', 'log_n']
+
+
 def test_the_terminal_shows_whole_gains_and_p_of_the_longest_names():
   known, _, found = _read(_rows(_accuracies()))
   table = tables.league_table(found, {}, known)
@@ -435,7 +442,8 @@ def test_a_temperature_with_ln_is_no_law_of_temperature():
 def test_learned_scalars_rates_and_accuracies_by_length():
   accuracies = _accuracies()
   row = lambda name: results.Row('lookup', 'log_n', 0, None, f'learned_{name}', 0.5)
-  known, indices, _ = _read([*_rows(accuracies), row('t'), row('s')])
+  at_5 = results.Row('lookup', 'softmax', 0, 5, 'needed_temperature', 0.5)
+  known, indices, _ = _read([*_rows(accuracies), row('t'), row('s'), at_5])
   values = np.array(SCALARS[:-1])
   low, high = stats.t.interval(0.95, SEEDS - 2, values.mean(), stats.sem(values))
   several = [(x.arm, x.name) for x in effects.read_scalars(indices, known)]
@@ -634,7 +642,7 @@ def test_the_figure_of_the_league_shows_every_gain_and_its_interval():
   assert [t.get_text() for t in retrieval.get_yticklabels()] == [
       name_of(arm).label for arm in order]
   low, high = retrieval.get_ylim()
-  assert low > high  # the largest gain is on top
+  assert low > len(order) - 1 and high < 0  # the largest gain is on top, all are seen
   for axes, task in zip(drawn.axes, GAINS, strict=True):
     assert lines(axes) == {} and axes.lines[0].get_xdata() == [0, 0]  # softmax
     assert {c.get_label() for c in axes.containers} == set(order)
