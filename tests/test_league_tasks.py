@@ -16,10 +16,11 @@ from experiments.league.names import AT_INFERENCE, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
 from vvlen import sharding
-from vvlen.evaluation.retriever.lengths import answers
+from vvlen.evaluation.retriever.lengths import answers, make_apply
 from vvlen.models.dictionary import DictionaryRetriever
 from vvlen.objectives.targets import score
 from vvlen.tasks import associative_recall, lookup, set_complement
+from vvlen.training import ensemble
 from vvlen.training.step import init_state, train_step
 
 
@@ -226,3 +227,27 @@ def test_the_items_are_those_of_lookup(key):
   batch = associative_recall.sample(key, **sizes)
   pairs = lookup.sample(jax.random.split(key)[0], **sizes)
   chex.assert_trees_all_equal(batch.items[:, 0], pairs.items)
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+def test_sigmoid_learns_to_add_up_a_set():
+  """As docs/league.md says of set complement, where sigmoid gains most."""
+  cell = family.task_configs(config_file.get_config('cpu'))['set_complement']
+  cell = cell.copy_and_resolve_references()
+  cell.optimizer.learning_rate = 1e-3
+  task = training.changed_task(make_task(cell), arms.built_in(16)['sigmoid'], '')
+  trainer = ensemble.make_trainer(problem(cell, 'sigmoid', task), steps_per_call=200)
+  state = ensemble.train(trainer, ensemble.seed_keys(7, 0, 1), num_steps=1000)
+  variables = task.prepare(jax.tree.map(lambda x: x[0], state.params))
+  accuracy = []
+  for length in 5, 16, 60:
+    batch = task.sample_at(jax.random.key(1), 64, length)
+    logits, sown = make_apply(task.model('sigmoid'))(
+        variables, batch.query, batch.items)
+    accuracy.append(float(answers(batch, logits)['accuracy'].mean()))
+    weights = np.asarray(sown['attention_weights'])
+    # So its output is the sum of the values, where that of softmax is their mean.
+    assert weights.shape[-1] == length
+    assert 0.999 < weights.min() and weights.max() <= 1
+  assert min(accuracy[:2]) > 0.95 and accuracy[2] > 0.85
