@@ -314,6 +314,8 @@ NEEDS = {'experiments.benchmarks.lora_step': ('qwix',),
 _RETRIEVAL = 'experiments.length_generalization --config=configs/retrieval.py'
 _MECHANISM = 'experiments.mechanism --config=configs/mechanism.py'
 _EVERY_ROW = 'test_accelerator.py::test_every_row_runs'
+_LONGBENCH = ('test_long_context_longbench.py::'
+              'test_longbench_cuts_the_middle_and_runs_what_can_be_run')
 RUN_BY = {
     'experiments.adapt --config=configs/adapt.py '
     '--config.checkpoint=runs/language_model/models/alpha_0/seed_0':
@@ -372,18 +374,17 @@ RUN_BY = {
         'test_linear_attention_experiment.py::'
         'test_a_run_writes_its_numbers_tables_and_figure',
     **{f'experiments.long_context --suite={suite} --checkpoint=DIR{more}':
-       f'test_long_context.py::{test}' for suite, more, test in (
+       f'test_long_context_run.py::{test}' for suite, more, test in (
            ('passkey', '', 'test_a_run_leaves_what_it_says'),
            ('babilong', '', 'test_other_suites_run'),
            ('babilong', ' --config.parts=() --config.most_facts=4 '
             '--config.lengths=(192,256,512,1024)', 'test_other_suites_run'),
-           ('ruler', '', 'test_other_suites_run'),
-           ('longbench', ' --data=FOLDER',
-            'test_longbench_cuts_the_middle_and_runs_what_can_be_run'))},
-    'experiments.long_context --suite=longbench --predictions=FOLDER':
-        'test_long_context.py::test_longbench_cuts_the_middle_and_runs_what_can_be_run',
+           ('ruler', '', 'test_other_suites_run'))},
+    'experiments.long_context --suite=longbench --checkpoint=DIR --data=FOLDER':
+        _LONGBENCH,
+    'experiments.long_context --suite=longbench --predictions=FOLDER': _LONGBENCH,
     **{f'experiments.long_context --suite={suite} --predictions=FOLDER':
-       'test_long_context.py::test_official_files_of_a_run_have_its_scores'
+       'test_long_context_official.py::test_official_files_of_a_run_have_its_scores'
        for suite in ('babilong', 'ruler')},
     'experiments.long_context.ranking runs/ruler runs/other_ruler '
     '--output=runs/ranking':
