@@ -231,23 +231,24 @@ def test_the_items_are_those_of_lookup(key):
 
 @pytest.mark.slow
 @pytest.mark.optimized
-def test_sigmoid_learns_to_add_up_a_set():
-  """As docs/league.md says of set complement, where sigmoid gains most."""
+@pytest.mark.parametrize('arm, rate, power', [
+    ('softmax', 3e-3, 0), ('l2_softmax', 3e-3, 0.5), ('sigmoid', 1e-3, 1)])
+def test_weights_of_a_set_are_even_and_sum_to_a_power_of_its_size(arm, rate, power):
+  """As docs/league.md says of set complement; sigmoid adds the items up."""
   cell = family.task_configs(config_file.get_config('cpu'))['set_complement']
   cell = cell.copy_and_resolve_references()
-  cell.optimizer.learning_rate = 1e-3
-  task = training.changed_task(make_task(cell), arms.built_in(16)['sigmoid'], '')
-  trainer = ensemble.make_trainer(problem(cell, 'sigmoid', task), steps_per_call=200)
+  cell.optimizer.learning_rate = rate
+  task = training.changed_task(make_task(cell), arms.built_in(16)[arm], arm)
+  trainer = ensemble.make_trainer(problem(cell, arm, task), steps_per_call=200)
   state = ensemble.train(trainer, ensemble.seed_keys(7, 0, 1), num_steps=1000)
   variables = task.prepare(jax.tree.map(lambda x: x[0], state.params))
-  accuracy = []
   for length in 5, 16, 60:
     batch = task.sample_at(jax.random.key(1), 64, length)
-    logits, sown = make_apply(task.model('sigmoid'))(
-        variables, batch.query, batch.items)
-    accuracy.append(float(answers(batch, logits)['accuracy'].mean()))
-    weights = np.asarray(sown['attention_weights'])
-    # So its output is the sum of the values, where that of softmax is their mean.
-    assert weights.shape[-1] == length
-    assert 0.999 < weights.min() and weights.max() <= 1
-  assert min(accuracy[:2]) > 0.95 and accuracy[2] > 0.85
+    logits, sown = make_apply(task.model(arm))(variables, batch.query, batch.items)
+    weights = np.asarray(sown['attention_weights']).reshape(64, length)
+    np.testing.assert_allclose(weights.sum(axis=1), length**power, rtol=0.01)
+    assert weights.max() < 5 * weights.min()
+    if arm == 'sigmoid':
+      assert 0.999 < weights.min() and weights.max() <= 1
+    if length <= 16:  # it has learned them
+      assert answers(batch, logits)['accuracy'].mean() > 0.94
