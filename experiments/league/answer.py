@@ -49,17 +49,20 @@ def _on_all_tasks(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
              if (own := [r for r in records if r['verdict'] in DECIDED])}
   if len(decided) < 2:
     return []
-  verdicts = [{r['label']: r['verdict'] for r in own} for own in decided.values()]
-  shared = [arm for arm in verdicts[0] if all(arm in own for own in verdicts)]
-  ahead = [arm for arm in shared if all(own[arm] == AHEAD for own in verdicts)]
-  who = (f'{len(ahead)} {"is" if len(ahead) == 1 else "are"} ahead of softmax on each: '
-         f'{", ".join(ahead)}' if ahead else 'none is ahead of softmax on each')
+  found = [{r['label']: r for r in own} for own in decided.values()]
+  shared = [arm for arm in found[0] if all(arm in own for own in found)]
+  least = {arm: min(own[arm]['difference'] for own in found)
+           for arm in shared if all(own[arm]['verdict'] == AHEAD for own in found)}
+  ahead = ', '.join(f'{arm} (at least {number(gain, "+.1f")} points)'
+                    for arm, gain in least.items())
+  who = f'{len(least)} {"is" if len(least) == 1 else "are"}' if least else 'none is'
   best = '; '.join(
       f'{own[0]["label"]} on {in_words(task)}, '
       f'{number(own[0]["difference"], "+.1f")} points'
       for task, own in decided.items() if own[0]['difference'] > 0)
   return [f'Of {counted(len(shared), "arm")} with a verdict on all of {len(decided)} '
-          f'tasks, {who}.{f" Most is gained by {best}." if best else ""}']
+          f'tasks, {who} ahead of softmax on each{f": {ahead}" if ahead else ""}.'
+          f'{f" Most is gained by {best}." if best else ""}']
 
 
 def _learned(
