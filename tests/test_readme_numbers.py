@@ -473,33 +473,70 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
 
 def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
   page = _page('experiments/results/league/README.md')
-  said = page.partition('On set complement, of which')[2].partition('Until 2026')[0]
+  said = page.partition('On set complement: ')[2].partition('Until 2026')[0]
   docs = _page('docs/league.md').partition('On set complement, where all')[2].partition(
       'Of the two tasks')[0]
-  arms = {row['arm']: row for row in _table('league', 'league', task='set_complement')}
-  norm = arms.pop('layer_norm')
-  assert norm['verdict'] == 'ahead'
-  assert all(float(row['difference']) < float(norm['ci_low']) for row in arms.values())
+  of = lambda task: {row['arm']: row for row in _table('league', 'league', task=task)}
+  arms, retrieval = of('set_complement'), of('retrieval')
   accuracy = {row['arm']: row for row in _table('league', 'by_length_set_complement')}
-  assert {*accuracy} == {'softmax', 'layer_norm', *arms}
+  assert len(arms) == 22 and {*accuracy} == {'softmax', *arms}
+  assert 'by all 23 arms' in docs
+  gain = lambda arm: float(arms[arm]['difference'])
+  ends = lambda arm: [float(arms[arm][end]) for end in ('ci_low', 'ci_high')]
+  is_in = lambda verdict: {arm for arm, row in arms.items()
+                           if row['verdict'] == verdict}
+
+  order = sorted(arms, key=gain, reverse=True)
+  assert order[:2] == ['sigmoid', 'l2_softmax'] and order[-1] == 'qk_norm_log_n'
+  norms = ['layer_norm', 'rms_norm', 'standardize']
+  assert [arm for arm in order if arm in norms] == norms
+  assert ends('layer_norm')[0] > max(ends(arm)[1] for arm in norms[1:])
+  # Hypothesis 7.
+  half = gain('layer_norm') / 2
+  assert f'{half:.1f}, half of LN\'s' in page and said.strip().startswith('- **7 holds')
+  assert min(ends(arm)[0] for arm in norms[1:]) > 5.6 > half - 0.05
   beyond = (24, 32, 40, 48, 56, 60)
-  ahead = [float(accuracy['layer_norm'][f'accuracy_{n}']) - float(
-      accuracy['softmax'][f'accuracy_{n}']) for n in beyond]
-  assert min(ahead) > 0
-  linear, power = arms.pop('linear'), arms.pop('power')
-  _says(said, _interval(norm), *(_plain(accuracy[arm]['accuracy_60'], 1)
-                                 for arm in ('layer_norm', 'softmax')), '0.3',
-        _interval(linear))
-  _says(docs, _interval(norm), '0.3', _interval(linear))
-  assert {*arms} == {'ssmax', 'log_n', 'sqrt_log_n'}
-  assert {row['verdict'] for row in arms.values()} == {'no difference found'}
-  assert all(abs(float(row[end])) < 0.3 for row in arms.values()
-             for end in ('ci_low', 'ci_high'))
-  assert power['verdict'] == linear['verdict'] == 'behind'
-  assert _signed(power['difference'], 1) == '−0.1'
+  assert all(float(accuracy['layer_norm'][f'accuracy_{n}']) > float(
+      accuracy['softmax'][f'accuracy_{n}']) for n in beyond)
+  at_60 = lambda arm: _plain(accuracy[arm]['accuracy_60'], 1)
+  shown = lambda *names: [_interval(arms[arm]) for arm in names]
+  _says(said, *shown('rms_norm', 'standardize', 'layer_norm'), at_60('layer_norm'),
+        at_60('softmax'), *shown('sigmoid'), at_60('sigmoid'), *shown('l2_softmax'),
+        at_60('l2_softmax'), *shown('ssmax'),
+        f'p = {float(arms["ssmax"]["p"]):.3f}'.replace('0.', '.'), '±0.4',
+        *shown('linear', 'linear_layer_norm'), '+11.2',
+        *shown('entmax', 'sink', 'qk_norm', 'qk_norm_log_n'),
+        *(x.removeprefix('+') for x in shown('gated')))
+  _says(docs, *shown('sigmoid', 'l2_softmax'),
+        *(f'{-float(retrieval[arm]["difference"]):.1f}'
+          for arm in ('sigmoid', 'l2_softmax')), *shown(*norms), '±0.4',
+        *shown('linear'), '+11.2', *shown('linear_layer_norm'))
+
+  laws = ['ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive']
+  assert max(map(gain, laws)) < 0.15 and is_in('ahead') & {*laws} == {'ssmax'}
+  assert is_in('no difference found') == {'log_n', 'sqrt_log_n', 'adaptive', 'gated'}
+  assert max(abs(x) for arm in ('log_n', 'sqrt_log_n', 'adaptive')
+             for x in ends(arm)) < 0.4
+  assert _signed(gain('power'), 1) == '−0.1' and arms['power']['verdict'] == 'behind'
+  on_top = {_signed(gain(f'{law}_layer_norm'), 1) for law in laws if law != 'linear'}
+  assert on_top == {_signed(gain('layer_norm'), 1)} == {'+11.2'}
+  lose = ['entmax', 'sink', 'qk_norm', 'qk_norm_log_n']
+  assert is_in('behind') == {*lose, 'linear', 'power'}
+  least, most = (f'{-end(map(gain, lose)):.1f}' for end in (max, min))
+  assert f'lose {least} to {most} points' in docs
+  assert min(retrieval, key=lambda arm: float(
+      retrieval[arm]['difference'])) == 'sigmoid'  # last there
+
+  open_rates = {row['arm'] for row in _table('league', 'tuning', task='set_complement')
+                if 'not decided' in row['notes']}
+  assert open_rates == {*norms, *(f'{law}_layer_norm' for law in laws), 'linear',
+                        'entmax'}
   _says(_finding('What carries to longer inputs depends on the task'),
-        f'lose {-float(linear["difference"]):.1f} points', _interval(norm, form=_plain))
-  assert _interval(norm, form=_plain) in _page('docs/vanishing_variance.md')
+        f'lose {-gain("linear"):.1f} points',
+        _interval(arms['layer_norm'], form=_plain), f'{gain("sigmoid"):.1f}',
+        f'loses {-float(retrieval["sigmoid"]["difference"]):.1f}')
+  _says(_page('docs/vanishing_variance.md'),
+        *(_interval(arms[arm], form=_plain) for arm in ('layer_norm', 'sigmoid')))
 
 
 def _change(values, digits):
