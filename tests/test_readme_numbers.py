@@ -499,14 +499,14 @@ def test_what_is_said_of_set_complement_is_in_the_tables_of_the_league():
   assert all(float(accuracy['layer_norm'][f'accuracy_{n}']) > float(
       accuracy['softmax'][f'accuracy_{n}']) for n in beyond)
   at_60 = lambda arm: _plain(accuracy[arm]['accuracy_60'], 1)
-  shown = lambda *names: [_interval(arms[arm]) for arm in names]
+  shown = lambda *names: [
+      re.sub(r'[+−]0\.0\b', '0.0', _interval(arms[arm])) for arm in names]
   _says(said, *shown('rms_norm', 'standardize', 'layer_norm'), at_60('layer_norm'),
         at_60('softmax'), *shown('sigmoid'), at_60('sigmoid'), *shown('l2_softmax'),
         at_60('l2_softmax'), *shown('ssmax'),
         f'p = {float(arms["ssmax"]["p"]):.3f}'.replace('0.', '.'), '±0.4',
         *shown('linear', 'linear_layer_norm'), '+11.2',
-        *shown('entmax', 'sink', 'qk_norm', 'qk_norm_log_n'),
-        *(x.removeprefix('+') for x in shown('gated')))
+        *shown('entmax', 'sink', 'qk_norm', 'qk_norm_log_n', 'gated'))
   _says(docs, *shown('sigmoid', 'l2_softmax'),
         *(f'{-float(retrieval[arm]["difference"]):.1f}'
           for arm in ('sigmoid', 'l2_softmax')), *shown(*norms), '±0.4',
