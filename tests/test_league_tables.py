@@ -595,11 +595,11 @@ def test_the_answer_begins_with_the_arms_that_are_ahead_on_all_tasks():
   said = lambda of: answer(of, [])[0]
   assert said(two) == (
       'Of 3 arms with a verdict on all of 2 tasks, 1 is ahead of softmax on each: '
-      'BOTH (at least +0.5 points). Most is gained by BOTH on a, +7.0 points; BOTH on '
-      'b c, +0.5 points.')
+      'BOTH (smallest gain +0.5 points). Most is gained by BOTH on a, +7.0 points; '
+      'BOTH on b c, +0.5 points.')
   more = [r | {'verdict': 'ahead'} if r['arm'] == 'open' else r for r in two]
-  assert ', 2 are ahead of softmax on each: BOTH (at least +0.5 points), OPEN (' in (
-      said(more))
+  assert (', 2 are ahead of softmax on each: BOTH (smallest gain +0.5 points), OPEN ('
+          in said(more))
   # No arm of the third task has a verdict on all.
   assert said(records).startswith(
       'Of 0 arms with a verdict on all of 3 tasks, none is ahead of softmax on each. '

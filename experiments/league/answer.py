@@ -53,7 +53,7 @@ def _on_all_tasks(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
   shared = [arm for arm in found[0] if all(arm in own for own in found)]
   least = {arm: min(own[arm]['difference'] for own in found)
            for arm in shared if all(own[arm]['verdict'] == AHEAD for own in found)}
-  ahead = ', '.join(f'{arm} (at least {number(gain, "+.1f")} points)'
+  ahead = ', '.join(f'{arm} (smallest gain {number(gain, "+.1f")} points)'
                     for arm, gain in least.items())
   who = f'{len(least)} {"is" if len(least) == 1 else "are"}' if least else 'none is'
   best = '; '.join(

@@ -104,7 +104,7 @@ def by_length(
   rows = -(-len(tasks) // 2)
   drawn = plots.new(
       0.9 + 1.9 * rows,
-      'Accuracy by length of the arms that gain most',
+      'Accuracy by length: the arms of largest mean gain',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
       'the arms with a verdict of largest mean gain over the tasks that all of them '
       'have; '
