@@ -579,37 +579,38 @@ def test_the_answer_says_why_there_is_no_verdict():
 
 
 def test_the_answer_begins_with_the_arms_that_are_ahead_on_all_tasks():
-  verdicts = {  # on the tasks a, b_c and d
-      'both': ('ahead', 'ahead'), 'one': ('ahead', 'behind'), 'few': ('ahead',),
-      'open': ('no difference found', 'ahead'), 'bad': ('ahead', 'diverged', 'ahead')}
-  record = lambda task, arm, verdict, gain: {
-      'task': task, 'arm': arm, 'label': arm.upper(), 'verdict': verdict,
-      'difference': gain, 'ci_low': 0.0, 'ci_high': 9.0, 'p': 0.01, 'num_tests': 5,
-      'training_accuracy': 99.0, 'training_accuracy_control': 99.0, 'learned': True,
-      'learned_control': True}
+  ahead, behind = 'ahead', 'behind'
+  verdicts = {
+      'a': {'both': ahead, 'one': ahead, 'open': 'no difference found', 'bad': ahead},
+      'b_c': {'both': ahead, 'one': behind, 'open': ahead, 'bad': 'diverged'},
+      'd': {'bad': ahead}}
+  gains = {'a': 7.0, 'b_c': 0.5, 'd': 1.0}
   records = [
-      record(task, arm, of[i], gain)
-      for i, (task, gain) in enumerate((('a', 7.0), ('b_c', 0.5), ('d', 1.0)))
-      for arm, of in verdicts.items() if len(of) > i]
+      {'task': task, 'arm': arm, 'label': arm.upper(), 'verdict': verdict,
+       'difference': gains[task], 'ci_low': 0.0, 'ci_high': 9.0, 'p': 0.01,
+       'num_tests': 4, 'training_accuracy': 99.0, 'training_accuracy_control': 99.0,
+       'learned': True, 'learned_control': True}
+      for task, own in verdicts.items() for arm, verdict in own.items()]
   two = [r for r in records if r['task'] != 'd']
   said = lambda of: answer(of, [])[0]
   assert said(two) == (
-      'Of 3 arms with a verdict on all of 2 tasks, 1 is ahead of softmax on each: '
-      'BOTH (smallest gain +0.5 points). Most is gained by BOTH on a, +7.0 points; '
+      'Of 3 arms with a verdict on each of a, b c, ahead of softmax on all of them: '
+      'BOTH (least on b c, +0.5 points, p = .010). Farthest go BOTH on a, +7.0 points; '
       'BOTH on b c, +0.5 points.')
-  more = [r | {'verdict': 'ahead'} if r['arm'] == 'open' else r for r in two]
-  assert (', 2 are ahead of softmax on each: BOTH (smallest gain +0.5 points), OPEN ('
-          in said(more))
-  # No arm of the third task has a verdict on all.
-  assert said(records).startswith(
-      'Of 0 arms with a verdict on all of 3 tasks, none is ahead of softmax on each. '
-      'Most is gained by BOTH on a, +7.0 points; BOTH on b c, +0.5 points; BAD on d, ')
-  fewer = [r | {'difference': -1.0} if r['task'] == 'a' else r for r in two
-           if r['arm'] != 'both']
-  assert said(fewer) == ('Of 2 arms with a verdict on all of 2 tasks, none is ahead of '
-                         'softmax on each. Most is gained by ONE on b c, +0.5 points.')
-  none = [r | {'difference': 0.0} for r in fewer]
-  assert said(none).endswith('none is ahead of softmax on each.')
+  changed = lambda arm, **fields: [
+      r | fields if r['arm'] == arm else r for r in two]
+  assert '): OPEN (least on' not in said(two)
+  assert '; OPEN (least on b c, ' in said(changed('open', verdict=ahead))
+  # An arm of the user may have the label of another.
+  assert said(changed('one', label='BOTH')).partition(' Farthest')[0] == (
+      said(two).partition(' Farthest')[0])
+  # No arm of the third task has a verdict on all, and few arms have been run there.
+  assert said(records) == (
+      'Of 0 arms with a verdict on each of a, b c, d, ahead of softmax on all of them: '
+      'none. Farthest go BOTH on a, +7.0 points; BOTH on b c, +0.5 points.')
+  assert said(changed('both', verdict=behind)) == (
+      'Of 3 arms with a verdict on each of a, b c, ahead of softmax on all of them: '
+      'none.')
   # A task without a verdict does not count.
   lost = [r | {'verdict': 'not learned'} if r['task'] == 'a' else r for r in two]
   assert said(lost).startswith('A: no verdict; ')

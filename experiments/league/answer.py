@@ -31,7 +31,8 @@ def answer(
       it is known.
 
   Returns:
-    Sentences. The second one says which arms have learned the training lengths.
+    Sentences. If there are records, the second one says which arms have learned the
+    training lengths.
   """
   if not records:
     return ['No answer: the run has not both softmax and another arm yet.']
@@ -44,25 +45,30 @@ def answer(
 
 
 def _on_all_tasks(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
-  """Says which arms are ahead on every task; [] if fewer than two have a verdict."""
-  decided = {task: own for task, records in by_task.items()
-             if (own := [r for r in records if r['verdict'] in DECIDED])}
-  if len(decided) < 2:
+  """Says which arms are ahead on every task; [] if fewer than two tasks have verdicts.
+
+  The arm that goes farthest is named of tasks of which all arms have been run.
+  """
+  judged = {task: own for task, records in by_task.items() if (
+      own := {r['arm']: r for r in records if r['verdict'] in DECIDED})}
+  if len(judged) < 2:
     return []
-  found = [{r['label']: r for r in own} for own in decided.values()]
-  shared = [arm for arm in found[0] if all(arm in own for own in found)]
-  least = {arm: min(own[arm]['difference'] for own in found)
-           for arm in shared if all(own[arm]['verdict'] == AHEAD for own in found)}
-  ahead = ', '.join(f'{arm} (smallest gain {number(gain, "+.1f")} points)'
-                    for arm, gain in least.items())
-  who = f'{len(least)} {"is" if len(least) == 1 else "are"}' if least else 'none is'
-  best = '; '.join(
-      f'{own[0]["label"]} on {in_words(task)}, '
-      f'{number(own[0]["difference"], "+.1f")} points'
-      for task, own in decided.items() if own[0]['difference'] > 0)
-  return [f'Of {counted(len(shared), "arm")} with a verdict on all of {len(decided)} '
-          f'tasks, {who} ahead of softmax on each{f": {ahead}" if ahead else ""}.'
-          f'{f" Most is gained by {best}." if best else ""}']
+  first, *others = judged.values()
+  shared = [arm for arm in first if all(arm in own for own in others)]
+  weakest = [min((own[arm] for own in judged.values()), key=lambda r: r['difference'])
+             for arm in shared
+             if all(own[arm]['verdict'] == AHEAD for own in judged.values())]
+  ahead = '; '.join(
+      f'{r["label"]} (least on {in_words(r["task"])}, '
+      f'{number(r["difference"], "+.1f")} points, {p_words(r["p"])})' for r in weakest)
+  best = [next(iter(own.values())) for task, own in judged.items()
+          if len(by_task[task]) == by_task[task][0]['num_tests']]
+  farthest = '; '.join(
+      f'{r["label"]} on {in_words(r["task"])}, {number(r["difference"], "+.1f")} points'
+      for r in best if r['verdict'] == AHEAD)
+  return [f'Of {counted(len(shared), "arm")} with a verdict on each of '
+          f'{", ".join(map(in_words, judged))}, ahead of softmax on all of them: '
+          f'{ahead or "none"}.{f" Farthest go {farthest}." if farthest else ""}']
 
 
 def _learned(
