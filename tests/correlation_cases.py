@@ -1,6 +1,7 @@
 """A small study and its made-up rows for tests of `experiments.correlation`."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from configs import correlation as config_file
@@ -83,6 +84,21 @@ def made_rows(run, score=score_of, loss=LOSS, excess=EXCESS, nll=None):
                  row('shortcut', n, 0.05, 'niah_single'),
                  row('shortcut', n, 0.25 + (n - 1) / 100, 'qa1')]
   return rows
+
+
+@pytest.fixture(scope='module')
+def run():
+  return study_of()
+
+
+@pytest.fixture(scope='module')
+def found(run):
+  return points.points(run, made_rows(run))
+
+
+@pytest.fixture(scope='module')
+def used(run, found):
+  return points.compared(run, found)
 
 
 def names_of(points):

@@ -7,30 +7,24 @@ import pytest
 
 from experiments.correlation import answer, points, related, tables
 from experiments.correlation.points import At
+from tests import correlation_cases as cases
 from tests.correlation_cases import (
-    ends_of,
-    gain_of,
-    kinds_of,
-    less_means,
-    made_rows,
-    ORDER,
-    PEARSON,
-    score_of,
-    signed,
-    SPEARMAN,
-    study_of,
+  ends_of,
+  gain_of,
+  kinds_of,
+  less_means,
+  made_rows,
+  ORDER,
+  PEARSON,
+  score_of,
+  signed,
+  SPEARMAN,
+  study_of,
 )
 from vvlen import statistics
 
-
-@pytest.fixture(scope='module')
-def run():
-  return study_of()
-
-
-@pytest.fixture(scope='module')
-def found(run):
-  return points.points(run, made_rows(run))
+# Fixtures of this file.
+run, found = cases.run, cases.found
 
 
 @pytest.mark.slow

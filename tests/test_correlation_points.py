@@ -1,35 +1,23 @@
 """Models as points: means over seeds, what is left out, names, from made-up rows."""
 
 import numpy as np
-import pytest
 
 from experiments.correlation import points, tables
 from experiments.correlation.points import At, OfTask
+from tests import correlation_cases as cases
 from tests.correlation_cases import (
-    config_of,
-    EXCESS,
-    KEPT,
-    LOSS,
-    made_rows,
-    names_of,
-    ORDER,
-    study_of,
+  config_of,
+  EXCESS,
+  KEPT,
+  LOSS,
+  made_rows,
+  names_of,
+  ORDER,
+  study_of,
 )
 
-
-@pytest.fixture(scope='module')
-def run():
-  return study_of()
-
-
-@pytest.fixture(scope='module')
-def found(run):
-  return points.points(run, made_rows(run))
-
-
-@pytest.fixture(scope='module')
-def used(run, found):
-  return points.compared(run, found)
+# Fixtures of this file.
+run, found, used = cases.run, cases.found, cases.used
 
 
 def test_a_model_is_the_mean_of_its_seeds(run, found):

@@ -6,33 +6,22 @@ import numpy as np
 import pytest
 
 from experiments.correlation import (
-    answer,
-    figures,
-    paper,
-    points,
-    related,
-    report,
-    tables,
-    unfinished,
+  answer,
+  figures,
+  paper,
+  points,
+  related,
+  report,
+  tables,
+  unfinished,
 )
-from tests.correlation_cases import few_of_cpu, made_rows, signed, SPEARMAN, study_of
+from tests import correlation_cases as cases
+from tests.correlation_cases import few_of_cpu, made_rows, signed, SPEARMAN
 from vvlen.reporting import results
 from vvlen.reporting.titles import setup_of
 
-
-@pytest.fixture(scope='module')
-def run():
-  return study_of()
-
-
-@pytest.fixture(scope='module')
-def found(run):
-  return points.points(run, made_rows(run))
-
-
-@pytest.fixture(scope='module')
-def used(run, found):
-  return points.compared(run, found)
+# Fixtures of this file.
+run, found, used = cases.run, cases.found, cases.used
 
 
 def _points_of(line):

@@ -8,40 +8,29 @@ from scipy import stats
 
 from experiments.correlation import dialects, groups, paper, points, related, tables
 from experiments.correlation.points import At, OfTask
+from tests import correlation_cases as cases
 from tests.conftest import shown
 from tests.correlation_cases import (
-    cells_of,
-    CLAIMED,
-    ends_of,
-    EXCESS,
-    gain_of,
-    kinds_of,
-    less_means,
-    LOSS,
-    made_rows,
-    ORDER,
-    PEARSON,
-    score_of,
-    signed,
-    SPEARMAN,
-    study_of,
+  cells_of,
+  CLAIMED,
+  ends_of,
+  EXCESS,
+  gain_of,
+  kinds_of,
+  less_means,
+  LOSS,
+  made_rows,
+  ORDER,
+  PEARSON,
+  score_of,
+  signed,
+  SPEARMAN,
+  study_of,
 )
 from vvlen import statistics
 
-
-@pytest.fixture(scope='module')
-def run():
-  return study_of()
-
-
-@pytest.fixture(scope='module')
-def found(run):
-  return points.points(run, made_rows(run))
-
-
-@pytest.fixture(scope='module')
-def used(run, found):
-  return points.compared(run, found)
+# Fixtures of this file.
+run, found, used = cases.run, cases.found, cases.used
 
 
 def test_table_1_is_as_the_paper_prints_it():

@@ -6,28 +6,21 @@ from scipy import stats
 
 from experiments.correlation import answer, figures, points, tables, term
 from experiments.correlation.points import At, OfTask
+from tests import correlation_cases as cases
 from tests.artists import bands
 from tests.correlation_cases import (
-    cells_of,
-    config_of,
-    few_of_cpu,
-    made_rows,
-    names_of,
-    PARTNERS,
-    score_of,
-    study_of,
+  cells_of,
+  config_of,
+  few_of_cpu,
+  made_rows,
+  names_of,
+  PARTNERS,
+  score_of,
 )
 from vvlen import statistics
 
-
-@pytest.fixture(scope='module')
-def run():
-  return study_of()
-
-
-@pytest.fixture(scope='module')
-def found(run):
-  return points.points(run, made_rows(run))
+# Fixtures of this file.
+run, found = cases.run, cases.found
 
 
 _GAINS = {'rope': 0.03, 'low_base': 0.08, 'high_base': 0.05, 'alibi': 0.06}
