@@ -88,13 +88,14 @@ def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
     folders.insert(0, target)
   elif run_folder.used(target):
     raise ValueError(f'{target} is not empty and holds no run')
-  writes = [
-      functools.partial(write, target / inside, joined(places))
+  files = [
+      (write, target / inside, joined(places))
       for pattern, joined, write in _kinds(target, study)
       for inside, places in _found(folders, pattern).items()
   ]
-  for write in writes:
-    write()
+  for write, path, content in files:
+    if content:  # else nothing of it is measured yet
+      write(path, content)
 
 
 def _found(
@@ -232,14 +233,12 @@ def _measured_steps(path: epath.Path) -> dict[tuple[str, int], float]:
 
 
 def _write_curves(path: epath.Path, blocks: Content) -> None:
-  if blocks:
-    results.write_text(path, ''.join(
-        json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
+  results.write_text(path, ''.join(
+      json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
 
 
 def _write_whole(path: epath.Path, content: Content) -> None:
-  if content:
-    results.write_text(path, content['predictions'])
+  results.write_text(path, content['predictions'])
 
 
 def _write_configuration(path: epath.Path, stored: Mapping[str, Any]) -> None:
