@@ -76,7 +76,9 @@ def test_to_ignore_the_set_has_the_accuracy_that_the_answer_gives(key):
   _, accuracy = score(jnp.zeros(batch.target.shape), batch.target)
   known = family_of(family.facts(config_file.get_config('cpu')))
   assert 100 * accuracy.mean() == pytest.approx(83.6, abs=0.1)
-  assert known.chance['set_complement'].endswith(' 83.6 % if the set is ignored')
+  chance = known.chance['set_complement']
+  assert chance.at(10.5) == pytest.approx(100 * accuracy.mean(), abs=0.1)
+  assert str(chance).endswith(' 83.6 % if the set is ignored')
 
 
 @pytest.mark.slow

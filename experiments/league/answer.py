@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import math
 
+from experiments.league.chance import Chance
 from experiments.league.effects import (
   AHEAD,
   BEHIND,
@@ -20,15 +21,14 @@ from vvlen.reporting.tables import Record
 
 def answer(
     records: Sequence[Record], laws: Sequence[Record],
-    chance: Mapping[str, str] | None = None,
+    chance: Mapping[str, Chance] | None = None,
 ) -> list[str]:
   """Says which arms are ahead, on all tasks and on each, and which law goes farthest.
 
   Args:
     records: of the table `league`, the best arm of a task first.
     laws: of the table `laws`.
-    chance: {task: the accuracy without any information, in words}, of tasks of which
-      it is known.
+    chance: {task: the accuracy of guessing}, of tasks of which it is known.
 
   Returns:
     Sentences. If there are records, the second one says which arms have learned the
@@ -72,7 +72,7 @@ def _on_all_tasks(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def _learned(
-    by_task: Mapping[str, Sequence[Record]], chance: Mapping[str, str]
+    by_task: Mapping[str, Sequence[Record]], chance: Mapping[str, Chance]
 ) -> str:
   """Says how many arms have learned the training lengths, softmax among them."""
   parts = []

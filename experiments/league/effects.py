@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.league.chance import Chance, of_task
 from experiments.league.names import CONTROL, in_order, name_of
 from experiments.league.rates import Choice, choose, read_losses
 from vvlen.reporting import results
@@ -60,10 +61,7 @@ class Family(NamedTuple):
   level: float
   rates: tuple[float, ...]
   words: str  # of training
-  # task -> the accuracy without any information, in words, where it is known
-  chance: Mapping[str, str] = {}
-  # task -> it in percent, where it is the same at all lengths
-  level_of_chance: Mapping[str, float] = {}
+  chance: Mapping[str, Chance] = {}  # task -> it, where it is known
 
   @property
   def num_tests(self) -> int:
@@ -131,33 +129,11 @@ def family_of(facts: Mapping[str, Any]) -> Family:
   if any({'min_length', 'max_length', 'num_steps'} & own.get('train', {}).keys()
          for own in tasks.values()):
     words = 'each task trained in its own way'
-  chance = {name: said for name, task in tasks.items()
-            if (said := _chance(task.get('task', {}), train | task.get('train', {})))}
-  levels = {name: level for name, task in tasks.items()
-            if (level := _level_of_chance(task.get('task', {}))) is not None}
+  chance = {name: known for name, task in tasks.items() if (
+      known := of_task(task.get('task', {}), train | task.get('train', {})))}
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words,
-                chance, levels)
-
-
-def _level_of_chance(task: Mapping[str, Any]) -> float | None:
-  """Returns the accuracy in percent where all classes are equally frequent."""
-  name, classes = task.get('name'), task.get('num_classes')
-  single = name in ('retrieval', 'lookup', 'associative_recall')
-  return 100 / classes if single and classes else None
-
-
-def _chance(task: Mapping[str, Any], train: Mapping[str, Any]) -> str:
-  """Returns the accuracy without any information, in words; '' if it is not known."""
-  name, classes = task.get('name'), task.get('num_classes')
-  if (level := _level_of_chance(task)) is not None:
-    return f'chance {level:.3g} %'
-  if name == 'set_complement' and classes:
-    # Uniform over all symbols, of sets of which each size is equally frequent.
-    items = (train['min_length'] + train['max_length']) / 2
-    return ('as one minus the total variation, which is '
-            f'{100 * (1 - items / classes):.3g} % if the set is ignored')
-  return ''
+                chance)
 
 
 def num_below(accuracy: Mapping[int, float]) -> int:

@@ -7,12 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
+from experiments.league import chance
 from experiments.league.effects import DECIDED, Effect, Family, has_interval
 from experiments.league.names import CONTROL, in_words, KINDS, name_of
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
-_MOST = 3  # arms beside softmax and LN in a panel of accuracies
+# Of the best arms of tasks, beside softmax and LN.
+_LOOKS = (*plots.LOOKS[3:], plots.LOOKS[1])
 
 
 def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
@@ -84,43 +86,50 @@ def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
   axes.grid(visible=False, axis='y')
 
 
+def best_arms(found: Mapping[str, Sequence[Effect]]) -> dict[str, str]:
+  """Returns {task: the arm that gains most}, beside LN; of tasks that have one.
+
+  It is among the arms with a verdict, or among all of a task where none has one.
+  """
+  best = {}
+  for task, effects in found.items():
+    gains = {x.arm: x.test.mean_difference for x in effects
+             if x.test is not None and x.arm != 'layer_norm'}
+    judged = gains.keys() & {x.arm for x in effects if x.verdict in DECIDED}
+    if gains:
+      best[task] = max(judged or gains, key=lambda arm: (gains[arm], arm))
+  return best
+
+
 def by_length(
     indices: Mapping[str, Index], found: Mapping[str, Sequence[Effect]],
     family: Family,
 ) -> Figure:
-  """Draws accuracy by length of softmax, LN and the arms that gain most.
-
-  They are the first of `sorted_arms` among those with a verdict, or among all if none
-  has a verdict.
-  """
-  judged: Mapping[str, Sequence[Effect]] = {
-      task: [x for x in effects if x.verdict in DECIDED]
-      for task, effects in found.items()}
-  judged = judged if any(judged.values()) else found
-  best = [arm for arm in sorted_arms(judged) if arm != 'layer_norm'][:_MOST]
+  """Draws accuracy by length of softmax, LN and the best arm of each task."""
+  best = best_arms(found)
   looks = {CONTROL: plots.LOOKS[0], 'layer_norm': plots.LOOKS[2],
-           **dict(zip(best, plots.LOOKS[3:], strict=False))}
+           **dict(zip(dict.fromkeys(best.values()), _LOOKS, strict=False))}
   tasks = [*found]
   rows = -(-len(tasks) // 2)
   drawn = plots.new(
       0.9 + 1.9 * rows,
-      'Accuracy by length: the arms of largest mean gain',
+      'Accuracy by length: softmax, LN and the best arm of each task',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
-      'the arms with a verdict of largest mean gain over the tasks that all of them '
-      'have; '
+      'for each task the arm that gains most there, among those with a verdict; '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
       plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
   for axes in panels.flat[len(tasks):]:
     axes.set_axis_off()
   for axes, task in zip(panels.flat, tasks, strict=False):
-    for arm, (colour, marker) in looks.items():
+    first = [CONTROL, 'layer_norm', best.get(task, CONTROL)]
+    shown = [*dict.fromkeys([*first, *looks])][:plots.MOST_LINES]
+    for arm in sorted(shown, key=[*looks].index):
       lengths, table = plots.values(indices[task], arm, 'accuracy')
       if lengths:
-        plots.draw(axes, lengths, 100 * table, colour, marker, name_of(arm).label)
-    if task in family.level_of_chance:
-      plots.chance(axes, family.level_of_chance[task])
-      axes.set_ylim(bottom=0)
+        plots.draw(axes, lengths, 100 * table, *looks[arm], name_of(arm).label)
+    if task in family.chance:
+      chance.draw(axes, family.chance[task], indices[task])
     plots.length_axis(axes, family.tasks[task])
     axes.set_title(in_words(task))
   for row in panels:

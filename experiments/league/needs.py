@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
+from experiments.league import chance
 from experiments.league.effects import Family, has_learned
 from experiments.league.names import AT_INFERENCE, CONTROL, in_words
 from vvlen.reporting import plots
@@ -258,7 +259,9 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
   panels = drawn.subplots(len(some), 2, squeeze=False)
   for (needed, gained), (task, index) in zip(panels, some.items(), strict=True):
     _needed(needed, index, family.tasks[task])
-    _gained(gained, index, family.level_of_chance.get(task))
+    _gained(gained, index)
+    if task in family.chance:
+      chance.draw(gained, family.chance[task], index)
     title = in_words(task)
     needed.set(title=title, ylabel='factor of the logits')
     gained.set(title=title, ylabel='accuracy (%)')
@@ -287,7 +290,7 @@ def _needed(axes: Axes, index: Index, trained_up_to: int) -> None:
               linewidth=1.0, label=label)
 
 
-def _gained(axes: Axes, index: Index, chance: float | None) -> None:
+def _gained(axes: Axes, index: Index) -> None:
   """Draws accuracy by length without and with laws.
 
   Laws may agree, so the markers of each are smaller than those before.
@@ -302,6 +305,3 @@ def _gained(axes: Axes, index: Index, chance: float | None) -> None:
     if len(lengths) and np.isfinite(table).all():
       plots.draw(axes, lengths, 100 * table, *look, label)
       axes.lines[-1].set_markersize(size)
-  if chance is not None:
-    plots.chance(axes, chance)
-    axes.set_ylim(bottom=0)

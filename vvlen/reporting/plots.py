@@ -45,6 +45,9 @@ WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
 GREY = '#f1f1f1'  # of training lengths
+# The line of guessing, above the grid.
+CHANCE: Any = {'color': '#444444', 'linewidth': 1.2, 'linestyle': (0, (1, 1.5)),
+               'zorder': 1.9}
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
     'axes.titlesize': 7.5,
@@ -214,8 +217,7 @@ def with_bands(setup: str, count: int, marks: str = 'bands') -> str:
 
 def chance(axes: Axes, value: float, label: str = 'chance') -> None:
   """Draws the value of guessing as a horizontal line."""
-  axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
-               label=label, zorder=1.9)  # above the grid
+  axes.axhline(value, label=label, **CHANCE)
 
 
 def spread_out(items: Sequence[Any], most: int = MOST_LINES) -> list[Any]:
