@@ -152,3 +152,7 @@ def test_programs_of_answers_of_one_line_are_counted(one_line, capsys):
   run._say(samples.Plan(parts, {}, []), todo, {name: {} for name in todo}, 8,
            partition.make_mesh(-1))
   assert f'2 batches: {1 + one_line} program' in capsys.readouterr().out
+  todo['samsum'] = []
+  run._say(samples.Plan(parts, {}, []), todo, {name: {} for name in todo}, 8,
+           partition.make_mesh(-1))
+  assert 'in 1 batch: 1 program to compile.' in capsys.readouterr().out

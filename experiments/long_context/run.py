@@ -152,11 +152,11 @@ def _say(
   again = sum(i in done[name] for name, i in asked)
   repeated = (f' {counted(again, "answer")} in their batches are generated again, and '
               'kept as they are.' if again else '')
+  batches = counted(len(shapes), 'batch', 'batches')
   programs = counted(len(set(shapes)), 'program')
   print(*plan.notes,
         f'{len(asked) - again:,} of {sum(len(part.widths) for part in plan.parts):,} '
-        f'answers to generate, in {len(shapes):,} batches: {programs} to compile.'
-        f'{repeated}',
+        f'answers to generate, in {batches}: {programs} to compile.{repeated}',
         sep='\n', flush=True)
   if shapes:
     say_filled(f'A batch of {batch_size} prompts', batch_size,

@@ -90,9 +90,9 @@ def memory(num_bytes: float) -> str:
   return f'{alike([size], 3)[0]} {unit}'
 
 
-def counted(count: int, thing: str) -> str:
-  """Returns a number of things in words, such as '1 layer' or '2,000 steps'."""
-  return f'{count:,} {thing}{"" if count == 1 else "s"}'
+def counted(count: int, thing: str, things: str = '') -> str:
+  """Returns such as '1 layer', '2,000 steps' or, with its plural, '2 batches'."""
+  return f'{count:,} {thing if count == 1 else things or f"{thing}s"}'
 
 
 def from_to(values: Collection[float], form: str) -> str:
