@@ -158,7 +158,7 @@ def test_temperatures_are_compared_with_each_other_too():
 
 def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
   laws = 'ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive'
-  arms = ('softmax', *laws, *(f'{law}_layer_norm' for law in laws))
+  arms = ('softmax', 'layer_norm', *laws, *(f'{law}_layer_norm' for law in laws))
   rng = np.random.default_rng(0)
   table = {arm: rng.random((SEEDS, len(LENGTHS))) for arm in arms}
   rows = [results.Row('retrieval', arm, seed, n, 'accuracy', float(x))
@@ -171,7 +171,8 @@ def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
       {'retrieval': results.index(rows)}, known)}
   pairs = [('linear', 'log_n'), ('linear', 'ssmax'), ('linear', 'power'),
            ('ssmax', 'log_n'), ('power', 'log_n'),
-           *((f'{law}_layer_norm', law) for law in laws)]
+           *((f'{law}_layer_norm', law) for law in laws),
+           *((f'{law}_layer_norm', 'layer_norm') for law in laws)]
   assert [*found] == pairs
   for one, two in pairs:
     expected = paired(*(100 * table[arm][:, 1:].mean(axis=1) for arm in (one, two)))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.league.chance import Chance, of_task
-from experiments.league.names import CONTROL, in_order, name_of
+from experiments.league.names import CONTROL, in_order, name_of, TEMPERATURES
 from experiments.league.rates import Choice, choose, read_losses
 from vvlen.reporting import results
 from vvlen.reporting.endpoints import (
@@ -48,8 +48,8 @@ MOST_BELOW = 0.1  # share of seeds that may be below LEARNED for a verdict
 _CONTRASTS = (
     ('linear', 'log_n'), ('linear', 'ssmax'), ('linear', 'power'), ('ssmax', 'log_n'),
     ('power', 'log_n'),
-    *((f'{law}_layer_norm', law)
-      for law in ('ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')))
+    *((f'{law}_layer_norm', law) for law in TEMPERATURES),
+    *((f'{law}_layer_norm', 'layer_norm') for law in TEMPERATURES))
 
 
 class Family(NamedTuple):

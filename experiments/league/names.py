@@ -38,7 +38,7 @@ class Name(NamedTuple):
   kind: str  # of KINDS
 
 
-_TEMPERATURES = {
+TEMPERATURES = {
     'ssmax': 'SSMax', 'log_n': 'log n', 'sqrt_log_n': '√log n', 'power': 'n^p',
     'linear': 'β ∝ n', 'adaptive': 'trained adaptive',
 }
@@ -47,7 +47,7 @@ NAMES = {
     'layer_norm': Name('LN', 'norm'),
     'standardize': Name('standardized', 'norm'),
     'rms_norm': Name('RMSNorm', 'norm'),
-    **{name: Name(label, 'temperature') for name, label in _TEMPERATURES.items()},
+    **{name: Name(label, 'temperature') for name, label in TEMPERATURES.items()},
     'l2_softmax': Name('L2 softmax', 'weights'),
     'entmax': Name('entmax-1.5', 'weights'),
     'sigmoid': Name('sigmoid', 'weights'),
@@ -56,7 +56,7 @@ NAMES = {
     'qk_norm_log_n': Name('QK-norm × log n', 'other'),
     'gated': Name('gated', 'other'),
     **{f'{name}_layer_norm': Name(f'{label} + LN', 'both')
-       for name, label in _TEMPERATURES.items()},
+       for name, label in TEMPERATURES.items()},
 }
 
 
