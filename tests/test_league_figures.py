@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.league import effects, figures
+from experiments.league import effects, figures, ranking
 from experiments.league.names import KINDS, name_of
 from tests.artists import lines, shades
 from tests.league_cases import (
@@ -77,11 +77,11 @@ def test_arms_are_sorted_by_their_mean_over_the_tasks_that_all_have():
   found = {task: [effect(arm, own[i]) for arm, own in gains.items()]
            for i, task in enumerate(('retrieval', 'lookup', 'set_complement'))}
   # All but linear, which has no gain at all, have retrieval and set complement.
-  assert figures.sorted_arms(found) == ['entmax', 'log_n', 'power', 'sink']
+  assert ranking.sorted_arms(found) == ['entmax', 'log_n', 'power', 'sink']
   # One arm on lookup alone: then retrieval counts, of which there are more.
   found['lookup'].append(effect('linear', 99))
-  assert figures.sorted_arms(found) == ['log_n', 'entmax', 'power', 'sink', 'linear']
-  assert figures.sorted_arms({}) == []
+  assert ranking.sorted_arms(found) == ['log_n', 'entmax', 'power', 'sink', 'linear']
+  assert ranking.sorted_arms({}) == []
 
 
 def test_kinds_of_arms_can_be_told_apart():
@@ -158,7 +158,7 @@ def test_no_panel_has_more_than_five_lines_its_own_best_arm_among_them():
   indices = {task: results.index(r for r in rows if r.experiment == task)
              for task in known.tasks}
   found = effects.read_effects(indices, known)
-  assert figures.best_arms(found) == best
+  assert ranking.best_arms(found) == best
   with plots.style():
     drawn = figures.by_length(indices, found, known)
   shown = {axes.get_title(): lines(axes) for axes in drawn.axes}
@@ -189,7 +189,7 @@ def test_the_best_arm_of_a_task_has_a_verdict_if_any_has():
                       effect('power', 2, effects.NOT_LEARNED),
                       effect('sink', None, effects.NOT_FINISHED)],
            'set_complement': [effect('log_n', None, effects.NOT_FINISHED)]}
-  assert figures.best_arms(found) == {'retrieval': 'sink', 'lookup': 'power'}
+  assert ranking.best_arms(found) == {'retrieval': 'sink', 'lookup': 'power'}
 
 
 def test_every_text_can_be_read(tmp_path):

@@ -54,9 +54,10 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
   some = needs.needs_table(needs.measured(indices, known), known)
   gains = needs.gains_table(needs.measured(indices, known), known)
   of = {table.name: table for table in made.tables}
-  assert [*of] == ['league', 'laws', 'contrasts', 'needs', 'at_inference',
+  assert [*of] == ['league', 'by_task', 'laws', 'contrasts', 'needs', 'at_inference',
                    *(f'by_length_{task}' for task in indices), 'scalars', 'tuning']
-  for table in (league, laws, some, gains, *(
+  by_task = tables.by_task_table(found, known)
+  for table in (league, by_task, laws, some, gains, *(
       tables.by_length_table(task, index, known) for task, index in indices.items())):
     assert cells(of[table.name]) == cells(table)
   assert cells(of['tuning'])[0]['chosen'] == '0.003'

@@ -73,6 +73,35 @@ def test_every_column_of_the_league_is_right(monkeypatch):
   assert 'Of 3 arms a task' in table.note
 
 
+def test_what_each_arm_gains_on_each_task():
+  accuracies = make_accuracies()
+  accuracies['retrieval', 'power'][2, 2] = np.nan
+  accuracies['lookup', 'power'][:, 1:] += 9
+  del accuracies['lookup', 'log_n']
+  known, _, found = read_rows(make_rows(accuracies, {('lookup', 'power'): 0.5}))
+  gains = {(task, arm): endpoints_of(accuracies, task, arm) - endpoints_of(
+      accuracies, task, 'softmax') for task, arm in accuracies if arm != 'softmax'}
+
+  def shown(task, arm):
+    own = gains[task, arm][np.isfinite(gains[task, arm])]
+    wide = stats.ttest_1samp(own, 0).confidence_interval(1 - 0.05 / 3)
+    return interval(own.mean(), wide.low, wide.high, '+.1f')
+
+  table = tables.by_task_table(found, known)
+  # By retrieval, which all have; without an interval where it was not learned.
+  assert cells(table) == [
+      {'arm': 'log n', 'retrieval [95 %]': shown('retrieval', 'log_n'),
+       'lookup [95 %]': ''},
+      {'arm': 'n^p', 'retrieval [95 %]': f'{shown("retrieval", "power")}, diverged',
+       'lookup [95 %]':
+           f'{text(gains["lookup", "power"].mean(), "+.1f")}, not learned'},
+      {'arm': 'LN', 'retrieval [95 %]': shown('retrieval', 'layer_norm'),
+       'lookup [95 %]': shown('lookup', 'layer_norm')}]
+  assert 'over the 3 arms of a task' in table.note
+  del found['lookup']
+  assert not tables.by_task_table(found, known).records  # the table `league` has it
+
+
 def test_an_arm_without_a_test_is_the_last_of_its_task():
   rows = [r for r in make_rows(make_accuracies()) if r.arm != 'log_n' or not r.seed]
   known, _, found = read_rows(rows)

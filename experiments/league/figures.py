@@ -10,6 +10,7 @@ import numpy as np
 from experiments.league import chance
 from experiments.league.effects import DECIDED, Effect, Family, has_interval
 from experiments.league.names import CONTROL, in_words, KINDS, name_of
+from experiments.league.ranking import best_arms, shared_tasks, sorted_arms
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
@@ -20,7 +21,7 @@ _LOOKS = (*plots.LOOKS[3:], plots.LOOKS[1])
 def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   """Draws the gain of each arm over softmax, a row per arm and a panel per task."""
   arms = sorted_arms(found)
-  everywhere = all(len(own) == len(arms) for own in _gains_of(found).values())
+  everywhere = len(shared_tasks(found)) == len(found)
   absent = '' if everywhere else ' An arm without a mark has no result on that task.'
   drawn = plots.new(
       1.5 + 0.17 * len(arms),
@@ -45,28 +46,6 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   return drawn
 
 
-def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
-  """Returns the arms by their mean gain over the tasks that all have, largest first.
-
-  Means over different tasks cannot be compared. If no task has all arms, that of most
-  arms is taken, and the arms that it lacks come last.
-  """
-  gains = _gains_of(found)
-  most = max(map(len, gains.values()), default=0)
-  every = {arm for own in gains.values() for arm in own}
-  tasks = [task for task, own in gains.items() if len(own) == len(every)]
-  tasks = tasks or [task for task, own in gains.items() if len(own) == most][:1]
-  mean = {arm: np.mean([gains[task].get(arm, -np.inf) for task in tasks])
-          for arm in every}
-  return sorted(every, key=lambda arm: (-mean[arm], arm))
-
-
-def _gains_of(found: Mapping[str, Sequence[Effect]]) -> dict[str, dict[str, float]]:
-  """Returns {task: {arm: its gain}}, of the arms that have one."""
-  return {task: {x.arm: x.test.mean_difference for x in effects if x.test is not None}
-          for task, effects in found.items()}
-
-
 def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
   """Draws one line per arm."""
   axes.axvline(0, color=KINDS['control'][1], linewidth=1)
@@ -84,21 +63,6 @@ def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
         capsize=1.5, linestyle='', label=effect.arm,
         markerfacecolor=colour if effect.verdict in DECIDED else 'white')
   axes.grid(visible=False, axis='y')
-
-
-def best_arms(found: Mapping[str, Sequence[Effect]]) -> dict[str, str]:
-  """Returns {task: the arm that gains most}, beside LN; of tasks that have one.
-
-  It is among the arms with a verdict, or among all of a task where none has one.
-  """
-  best = {}
-  for task, effects in found.items():
-    gains = {x.arm: x.test.mean_difference for x in effects
-             if x.test is not None and x.arm != 'layer_norm'}
-    judged = gains.keys() & {x.arm for x in effects if x.verdict in DECIDED}
-    if gains:
-      best[task] = max(judged or gains, key=lambda arm: (gains[arm], arm))
-  return best
 
 
 def by_length(

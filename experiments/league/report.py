@@ -51,6 +51,7 @@ def write(workdir: epath.PathLike) -> Report:
   some = needs.measured(indices, family)
   made = [
       tables.league_table(found, choices, family),
+      tables.by_task_table(found, family),
       tables.laws_table(effects.best_laws(indices, family)),
       tables.contrasts_table(effects.contrasts(indices, family)),
       needs.needs_table(some, family),

@@ -8,6 +8,7 @@ import numpy as np
 from experiments.league.effects import (
   Best,
   Contrast,
+  DECIDED,
   Effect,
   Family,
   has_interval,
@@ -15,12 +16,14 @@ from experiments.league.effects import (
   Scalar,
 )
 from experiments.league.names import in_words, name_of
+from experiments.league.ranking import sorted_arms
 from experiments.league.rates import Choice, CLOSE, EDGE, FAILED, TIE
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
   cell_if,
+  CellText,
   difference,
   difference_cell,
   interval_cell,
@@ -120,6 +123,42 @@ def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record
       'below_control': effect.not_learned[0], 'below': effect.not_learned[1],
       'learned_control': effect.learned[0], 'learned': effect.learned[1],
   }
+
+
+def by_task_table(found: Mapping[str, Sequence[Effect]], family: Family) -> Table:
+  """Returns the table of gains, a row per arm and a column per task.
+
+  It has no rows if there are fewer than two tasks.
+  """
+  effects = {task: {x.arm: x for x in own if x.test} for task, own in found.items()}
+  records = [{'arm': arm, 'label': name_of(arm).label} | {
+      f'{task}_{name}': value
+      for task, own in effects.items()
+      for name, value in _gain_fields(own.get(arm)).items()}
+      for arm in sorted_arms(found)] if len(found) > 1 else []
+  columns: dict[str, CellText] = {'arm': lambda r: r['label']}
+  columns |= {f'{in_words(task)} [95 %]': _gain_cell(f'{task}_') for task in found}
+  note = ('Arm minus softmax, in points of mean accuracy beyond the training lengths, '
+          'paired over seeds. Intervals by Bonferroni over the '
+          f'{family.num_tests} arms of a task.')
+  more = ('Arms are sorted as in the figure. Empty: not run. Words beside a gain '
+          'say why it has no verdict.')
+  return Table('by_task', 'What each arm gains on each task', columns, records, note,
+               more=more)
+
+
+def _gain_fields(effect: Effect | None) -> Record:
+  """Returns a gain, its interval and verdict; nan and '' without a result."""
+  shown = effect and (effect.corrected or effect.test)
+  return {**difference(shown), 'verdict': effect.verdict if effect else ''}
+
+
+def _gain_cell(prefix: str) -> CellText:
+  """Returns the cell of `_gain_fields` with a prefix."""
+  verdict = f'{prefix}verdict'
+  words = lambda r: '' if r[verdict] in DECIDED else f', {r[verdict]}'
+  shown = difference_cell('.1f', prefix, lambda r: has_interval(r[verdict]))
+  return blank_without(f'{prefix}difference', lambda r: f'{shown(r)}{words(r)}')
 
 
 def laws_table(best: Sequence[Best]) -> Table:
