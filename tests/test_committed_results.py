@@ -32,8 +32,9 @@ FOLDERS = sorted(
 )
 
 # Lines that are no results: what knowing nothing gives, a law, a published number.
-_REFERENCES = ('chance', 'set ignored', 'no order', '1/√N', 'proportional to', 'uniform weights',
-               'uniform weights, log N', 'answering', 'arXiv', 'paper')
+_REFERENCES = ('chance', 'set ignored', 'no order', '1/√N', 'proportional to',
+               'uniform weights', 'uniform weights, log N', 'answering', 'arXiv',
+               'paper')
 
 
 def _cells(path):
