@@ -64,7 +64,8 @@ def indices_of(rows):
           for task in GAINS}
 
 
-def read_rows(rows, facts=None):
+def read_case(rows, facts=None):
+  """Returns the family, the indices of rows by task, and the effects."""
   known = effects.family_of(facts or make_facts())
   indices = indices_of(rows)
   return known, indices, effects.read_effects(indices, known)

@@ -11,13 +11,13 @@ from tests.league_cases import (
   make_accuracies,
   make_rows,
   RATES,
-  read_rows,
+  read_case,
 )
 
 
 def test_the_answer_counts_arms_and_names_the_best():
   accuracies = make_accuracies()
-  known, indices, found = read_rows(make_rows(accuracies, {('lookup', 'softmax'): 0.5}))
+  known, indices, found = read_case(make_rows(accuracies, {('lookup', 'softmax'): 0.5}))
   league = tables.league_table(found, {}, known).records
   laws = tables.laws_table(effects.best_laws(indices, known)).records
   retrieval, learned, lookup = answer(league, laws, known.chance)
@@ -53,7 +53,7 @@ def test_laws_that_differ_by_as_much_on_every_seed_have_no_interval():
   accuracies = make_accuracies()
   del accuracies['retrieval', 'log_n']
   accuracies['retrieval', 'power'] = accuracies['retrieval', 'softmax'] + 2.0
-  known, indices, found = read_rows(make_rows(accuracies))
+  known, indices, found = read_case(make_rows(accuracies))
   _, _, said, _ = answer(tables.league_table(found, {}, known).records,
                          tables.laws_table(effects.best_laws(indices, known)).records)
   assert said.endswith(
@@ -62,7 +62,7 @@ def test_laws_that_differ_by_as_much_on_every_seed_have_no_interval():
 
 
 def test_the_answer_says_that_two_laws_are_the_same():
-  known, _, found = read_rows(make_rows(make_accuracies()))
+  known, _, found = read_case(make_rows(make_accuracies()))
   records = tables.league_table(found, {}, known).records
   said = lambda *pair: answer(records, [
       {'task': 'retrieval', 'best': pair[0], 'second': pair[1], 'laws': 7,
@@ -81,11 +81,11 @@ def test_the_answer_says_why_there_is_no_verdict():
   rows = [r for r in make_rows(accuracies, {('retrieval', 'power'): 0.5})
           if (r.experiment, r.arm, r.seed) != ('retrieval', 'log_n', 5)]
   part = [r for r in rows if r.arm != 'layer_norm']
-  known, _, found = read_rows(part)
+  known, _, found = read_case(part)
   assert answer(tables.league_table(found, {}, known).records, [])[0] == (
       'Retrieval: no verdict; of the 2 arms run so far (corrected over all 3), 1 not '
       'finished, 1 not learned.')
-  _, _, found = read_rows(rows)
+  _, _, found = read_case(rows)
   _, _, retrieval, lookup = answer(tables.league_table(found, {}, known).records, [])
   assert retrieval.startswith('Retrieval: of 3 arms, 0 gain over softmax and 1 lose. '
                               'No arm goes farther than softmax; the closest is LN, −')
@@ -136,7 +136,7 @@ def test_the_answer_begins_with_the_arms_that_are_ahead_on_all_tasks():
     (0.2, 'The arm that goes farthest is LN, +0.2'),
     (0.0, 'No arm goes farther than softmax; the closest is LN, 0.0')])
 def test_an_arm_goes_farther_by_however_little(gain, farthest):
-  known, _, found = read_rows(make_rows(make_accuracies()))
+  known, _, found = read_case(make_rows(make_accuracies()))
   [record, *_] = tables.league_table(found, {}, known).records
   record |= {'task': 'set_complement', 'arm': 'layer_norm', 'label': 'LN',
              'difference': gain, 'verdict': 'no difference found',

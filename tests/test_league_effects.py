@@ -15,7 +15,7 @@ from tests.league_cases import (
   make_facts,
   make_rows,
   RATES,
-  read_rows,
+  read_case,
   SEEDS,
 )
 
@@ -66,19 +66,19 @@ def test_training_is_described_if_it_is_the_same_in_all_tasks(field, value):
 def test_arms_without_rows_count_as_tests():
   accuracies = make_accuracies()
   part = {key: x for key, x in accuracies.items() if key[1] in ('softmax', 'power')}
-  _, _, found = read_rows(make_rows(part))
+  _, _, found = read_case(make_rows(part))
   effect, = found['retrieval']
   control = endpoints_of(accuracies, 'retrieval', 'softmax')
   test = paired(endpoints_of(accuracies, 'retrieval', 'power'), control)
   assert effect.corrected.p == pytest.approx(3 * test.p)
-  _, _, whole = read_rows(make_rows(accuracies))
+  _, _, whole = read_case(make_rows(accuracies))
   p = {e.arm: e.corrected.p for e in whole['retrieval']}
   assert p['power'] <= effect.corrected.p  # it can only fall
 
 
 def test_an_arm_that_has_not_learned_counts_as_a_test_without_a_result():
   rows = make_rows(make_accuracies(), {('retrieval', 'log_n'): 0.89})
-  _, _, found = read_rows(rows)
+  _, _, found = read_case(rows)
   of = {e.arm: e for e in found['retrieval']}
   assert of['log_n'].test.p < min(of[arm].test.p for arm in ('layer_norm', 'power'))
   first, last = sorted((of[arm] for arm in ('layer_norm', 'power')),
@@ -96,7 +96,7 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   for arm, t in (('log_n', 4.5), ('power', -3.4), ('layer_norm', 2.5)):
     mean = t * np.std(noise, ddof=1) / SEEDS**0.5
     accuracies['retrieval', arm] = softmax + mean + noise
-  known, _, found = read_rows(make_rows(accuracies))
+  known, _, found = read_case(make_rows(accuracies))
   of = {e.arm: (e.verdict, e.corrected.p) for e in found['retrieval']}
   p = {arm: 2 * stats.t.sf(t, SEEDS - 1)
        for arm, t in (('log_n', 4.5), ('power', 3.4), ('layer_norm', 2.5))}
@@ -112,7 +112,7 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
 @pytest.mark.parametrize('who', ['softmax', 'power'])
 def test_no_verdict_where_the_training_lengths_were_not_learned(who):
   rows = make_rows(make_accuracies(), {('retrieval', who): 0.89})
-  known, indices, found = read_rows(rows)
+  known, indices, found = read_case(rows)
   verdicts = {e.arm: e.verdict for e in found['retrieval']}
   failed = verdicts if who == 'softmax' else {'power'}
   assert {arm for arm, x in verdicts.items() if x == 'not learned'} == set(failed)
@@ -138,7 +138,7 @@ def test_a_rate_at_which_some_seeds_collapse_gives_no_verdict(low, verdict):
     if (row.arm, row.metric, row.experiment) == (
         'log_n', 'training_accuracy', 'retrieval') and row.seed < low:
       rows[place] = row._replace(value=0.1)
-  known, indices, found = read_rows(rows)
+  known, indices, found = read_case(rows)
   log_n, = (e for e in found['retrieval'] if e.arm == 'log_n')
   assert (log_n.verdict, log_n.training_accuracy[1] > 0.9) == (verdict, True)
   [laws] = [x for x in effects.best_laws(indices, known) if x.task == 'retrieval']
@@ -158,7 +158,7 @@ def test_nine_seeds_in_ten_must_have_learned(values, learned):
 def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():
   accuracies = make_accuracies()
   accuracies['retrieval', 'log_n'][2:] = np.nan
-  known, indices, found = read_rows(make_rows(accuracies))
+  known, indices, found = read_case(make_rows(accuracies))
   of = {e.arm: e for e in found['retrieval']}
   assert of['log_n'].test.mean_difference > 5 and of['log_n'].test.num_pairs == 2
   assert of['log_n'].verdict == 'diverged' and np.isnan(of['log_n'].corrected.p)
@@ -178,7 +178,7 @@ def test_missing_seeds_and_equal_differences_have_no_verdict():
   accuracies['lookup', 'power'] = accuracies['lookup', 'softmax'] + 1.0
   rows = [r for r in make_rows(accuracies) if not (
       (r.experiment, r.arm, r.seed) == ('retrieval', 'log_n', 5))]
-  known, indices, found = read_rows(rows)
+  known, indices, found = read_case(rows)
   by_arm = {(e.task, e.arm): e for each in found.values() for e in each}
   assert by_arm['retrieval', 'log_n'].verdict == 'not finished'
   assert by_arm['lookup', 'power'].verdict == 'undefined'

@@ -17,7 +17,7 @@ from tests.league_cases import (
   make_facts,
   make_rows,
   RATES,
-  read_rows,
+  read_case,
 )
 from vvlen.reporting import plots, results
 from vvlen.reporting.plots import SMALLEST, WIDTH
@@ -25,7 +25,7 @@ from vvlen.reporting.plots import SMALLEST, WIDTH
 
 def test_the_figure_of_the_league_shows_every_gain_and_its_interval():
   accuracies = make_accuracies()
-  known, _, found = read_rows(make_rows(accuracies, {('lookup', 'power'): 0.5}))
+  known, _, found = read_case(make_rows(accuracies, {('lookup', 'power'): 0.5}))
   with plots.style():
     drawn = figures.league(found, known)
   assert drawn.get_size_inches()[0] == WIDTH == 5.5
@@ -97,7 +97,7 @@ def test_accuracy_by_length_shows_softmax_ln_and_the_best_arm_of_each_task():
   accuracies = make_accuracies()
   lookup = [accuracies.pop(('lookup', arm)) for arm in ('log_n', 'power')]
   accuracies['lookup', 'power'], accuracies['lookup', 'log_n'] = lookup
-  known, indices, found = read_rows(make_rows(accuracies))
+  known, indices, found = read_case(make_rows(accuracies))
   with plots.style():
     drawn = figures.by_length(indices, found, known)
   for axes, task in zip(drawn.axes, GAINS, strict=True):
@@ -115,8 +115,9 @@ def test_accuracy_by_length_shows_softmax_ln_and_the_best_arm_of_each_task():
   assert [axes.get_ylabel() for axes in drawn.axes] == ['accuracy (%)', '']
   assert drawn.get_label() == (
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
-      'for each task the arm that gains most there, among those with a verdict; mean '
-      'over 6 seeds, with bands of 95 % intervals; training lengths are shaded.')
+      'the arms beside LN that gain most on a task (its own first, five lines at most, '
+      'arms with a verdict where there are any); mean over 6 seeds, with bands of 95 % '
+      'intervals; training lengths are shaded.')
   # An arm without a verdict is not among them, whatever it gains.
   found = {task: [x._replace(verdict=effects.DIVERGED)
                   if x.arm == 'log_n' else x for x in own]
@@ -130,7 +131,7 @@ def test_few_arms_of_a_second_task_hide_none_of_the_first():
   # As a run is half way: all arms on retrieval; softmax, LN and n^p on lookup.
   accuracies = make_accuracies()
   del accuracies['lookup', 'log_n']
-  known, indices, found = read_rows(make_rows(accuracies))
+  known, indices, found = read_case(make_rows(accuracies))
   with plots.style():
     drawn = figures.by_length(indices, found, known)
     league = figures.league(found, known)
@@ -149,7 +150,7 @@ def test_no_panel_has_more_than_five_lines_its_own_best_arm_among_them():
           'set_complement': 'sink'}
   arms = ('softmax', 'layer_norm', *best.values())
   rng = np.random.default_rng(0)
-  value = lambda task, arm: (best[task] == arm) + rng.uniform(0, 0.1)
+  value = lambda task, arm: (best[task] == arm) / 2 + rng.uniform(0, 0.1)
   rows = [results.Row(task, arm, seed, n, 'accuracy', value(task, arm))
           for task in best for arm in arms for seed in range(3) for n in LENGTHS]
   rows += [results.Row(task, arm, seed, None, 'training_accuracy', 1.0)
@@ -193,7 +194,7 @@ def test_the_best_arm_of_a_task_has_a_verdict_if_any_has():
 
 
 def test_every_text_can_be_read(tmp_path):
-  known, indices, found = read_rows(make_rows(make_accuracies()))
+  known, indices, found = read_case(make_rows(make_accuracies()))
   with plots.style():
     for drawn in (figures.league(found, known),
                   figures.by_length(indices, found, known)):

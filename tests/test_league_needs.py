@@ -13,7 +13,7 @@ from tests.league_cases import (
   LENGTHS,
   make_accuracies,
   make_rows,
-  read_rows,
+  read_case,
   SEEDS,
   with_needs,
 )
@@ -21,7 +21,7 @@ from tests.league_cases import (
 
 def test_every_column_of_the_temperature_that_softmax_needs_is_right():
   rows, powers = with_needs(make_rows(make_accuracies()))
-  known, indices, _ = read_rows(rows)
+  known, indices, _ = read_case(rows)
   some = needs.measured(indices, known)
   assert [*some] == ['retrieval']
   table = needs.needs_table(some, known)
@@ -76,7 +76,7 @@ def test_powers_are_fitted_at_the_lengths_that_all_models_share(none):
       return row._replace(value=none if without else row.value * (
           9 if row.length in (9, 64) else 1))
     return row
-  known, indices, _ = read_rows([*map(changed, rows)])
+  known, indices, _ = read_case([*map(changed, rows)])
   [record] = needs.needs_table(needs.measured(indices, known), known).records
   assert (record['power_from'], record['power_to'], record['power_seeds']) == (
       16, 32, SEEDS)
@@ -92,10 +92,10 @@ def test_powers_are_fitted_where_every_model_finds_nine_items_in_ten():
     few = (row.metric, row.length, row.seed) == ('found', 64, 2)
     return row._replace(value=0.8999) if few else row
   exactly = lambda row: row._replace(value=0.9) if row.metric == 'found' else row
-  known, indices, _ = read_rows([*map(exactly, rows)])
+  known, indices, _ = read_case([*map(exactly, rows)])
   [record] = needs.needs_table(needs.measured(indices, known), known).records
   assert (record['power_from'], record['power_to']) == (16, 64)
-  known, indices, _ = read_rows([*map(changed, rows)])
+  known, indices, _ = read_case([*map(changed, rows)])
   some = needs.measured(indices, known)
   [record] = needs.needs_table(some, known).records
   assert (record['power_from'], record['power_to']) == (16, 32)
@@ -111,7 +111,7 @@ def test_powers_are_fitted_where_every_model_finds_nine_items_in_ten():
 
 def test_no_sentence_on_a_temperature_of_models_that_have_not_learned():
   rows, _ = with_needs(make_rows(make_accuracies(), {('retrieval', 'softmax'): 0.89}))
-  known, indices, _ = read_rows(rows)
+  known, indices, _ = read_case(rows)
   some = needs.measured(indices, known)
   records = needs.needs_table(some, known).records
   assert records[0]['training_accuracy'] == pytest.approx(89)
@@ -131,7 +131,7 @@ def test_powers_are_of_the_seeds_whose_power_is_known():
     if row.arm == 'softmax+power' and row.seed == 1:
       return row._replace(value=np.nan)
     return row
-  known, indices, _ = read_rows([*map(changed, rows)])
+  known, indices, _ = read_case([*map(changed, rows)])
   table = needs.needs_table(needs.measured(indices, known), known)
   [record] = table.records
   left = np.delete(powers, 1)
@@ -144,7 +144,7 @@ def test_powers_are_of_the_seeds_whose_power_is_known():
   gained = needs.gains_table(needs.measured(indices, known), known)
   assert cells(gained)[0]['n^p [95 %]'] == ''
   assert cells(gained)[0]['(log n)^q [95 %]'] != ''
-  _, indices, _ = read_rows([row for row in rows if row.arm != 'softmax+power_of_log'])
+  _, indices, _ = read_case([row for row in rows if row.arm != 'softmax+power_of_log'])
   gained_without = needs.gains_table(needs.measured(indices, known), known)
   assert cells(gained_without)[0]['(log n)^q [95 %]'] == ''
   [said] = needs.needs_answer([record | {'learned': True}], gained.records)
@@ -156,7 +156,7 @@ def test_no_power_where_no_model_finds_half_of_the_items():
   rows, _ = with_needs(make_rows(make_accuracies()))
   rows = [r._replace(value=np.inf) if r.metric == 'needed_temperature' else r
           for r in rows]
-  known, indices, _ = read_rows(rows)
+  known, indices, _ = read_case(rows)
   table = needs.needs_table(needs.measured(indices, known), known)
   [shown] = cells(table)
   assert (shown['at lengths'], shown['power of n [95 %]'], shown['seeds']) == (
@@ -181,7 +181,7 @@ def test_the_figure_of_the_temperature_has_only_lengths_and_laws_that_are_known(
   rows += [row._replace(experiment='lookup', value=row.value / 2) for row in rows
            if (row.experiment == 'retrieval' and '+' in row.arm)
            or row.metric.startswith('needed') or row.metric == 'found']
-  known, indices, _ = read_rows(rows)
+  known, indices, _ = read_case(rows)
   drawn = needs.needs_figure(needs.measured(indices, known), known)
   needed, gained, other, _ = drawn.axes
   shown = lines(needed)
@@ -208,7 +208,7 @@ def test_the_figure_of_the_temperature_has_only_lengths_and_laws_that_are_known(
 
 def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():
   rows, powers = with_needs(make_rows(make_accuracies()))
-  known, indices, _ = read_rows(rows)
+  known, indices, _ = read_case(rows)
   drawn = needs.needs_figure(needs.measured(indices, known), known)
   needed, gained = drawn.axes
   shown = lines(needed)

@@ -92,7 +92,7 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
   assert said['3'].startswith('holds by its criterion**')
   assert float(log_n['longest_ci_low']) > 0 > float(ssmax['longest_ci_low'])
   says(said['3'], '16,384', interval(log_n, *there), interval(ssmax, *there),
-        interval(ssmax))
+       interval(ssmax))
 
   assert said['4'].startswith('holds by its criterion**')
   [p] = of('scalars', arm='power')
@@ -145,7 +145,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   gain = lambda law: interval(
       gains, *(f'{law}_{x}' for x in ('difference', 'ci_low', 'ci_high')))
   says(said, interval(p, 'value', 'value_low', 'value_high', plain, 3),
-        *(interval(arms[arm]) for arm in behind), gain('adaptive'))
+       *(interval(arms[arm]) for arm in behind), gain('adaptive'))
   losses = {row['arm']: float(row[f'loss_{float(row["learning_rate"]):g}'])
             for row in of('tuning') if row['arm'] in arms or row['arm'] == 'softmax'}
   assert {*sorted(losses, key=losses.get)[:2]} == {*behind}
@@ -156,7 +156,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
       row, *(f'{name}{x}' for x in ('', '_low', '_high')), plain, 2)
   [other] = table('league', 'needs', task='retrieval')
   says(said, powers(needs, 'power'), f'{int(needs["power_to"]):,}',
-        powers(needs, 'power_of_log'), powers(other, 'power'), other['power_to'])
+       powers(needs, 'power_of_log'), powers(other, 'power'), other['power_to'])
   says(said, gain('trained_power'), plain(gains['applied_trained_power'], 2))
 
 

@@ -11,7 +11,7 @@ from tests.league_cases import (
   make_facts,
   make_rows,
   RATES,
-  read_rows,
+  read_case,
   with_needs,
   write_folder,
 )
@@ -47,7 +47,7 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
       for rate, loss in zip(RATES.values(), (0.4, 0.1, 0.2, 0.3), strict=True)])
   made = report.write(tmp_path)
   assert made.missing == '' and [*drawn] == ['league', 'league_by_length', 'needs']
-  known, indices, found = read_rows(rows)
+  known, indices, found = read_case(rows)
   choices = {('lookup', 'log_n'): Choice(3e-3, {}, ())}
   league = tables.league_table(found, choices, known)
   laws = tables.laws_table(effects.best_laws(indices, known))

@@ -17,7 +17,7 @@ from tests.league_cases import (
   make_facts,
   make_rows,
   RATES,
-  read_rows,
+  read_case,
   SCALARS,
   SEEDS,
 )
@@ -36,7 +36,7 @@ def test_every_column_of_the_league_is_right(monkeypatch):
         task, arm, seed, None, 'training_accuracy'))
     rows[place] = rows[place]._replace(value=share)
   least = {('lookup', 'power'): 'undefined', ('retrieval', 'log_n'): '91.8'}
-  known, _, found = read_rows(rows)
+  known, _, found = read_case(rows)
   edge = lambda arm: RATES[arm] in (known.rates[0], known.rates[-1])
   choices = {(task, arm): Choice(rate, {}, (EDGE,) if edge(arm) else (TIE,))
              for task in GAINS for arm, rate in RATES.items()}
@@ -78,7 +78,7 @@ def test_what_each_arm_gains_on_each_task():
   accuracies['retrieval', 'power'][2, 2] = np.nan
   accuracies['lookup', 'power'][:, 1:] += 9
   del accuracies['lookup', 'log_n']
-  known, _, found = read_rows(make_rows(accuracies, {('lookup', 'power'): 0.5}))
+  known, _, found = read_case(make_rows(accuracies, {('lookup', 'power'): 0.5}))
   gains = {(task, arm): endpoints_of(accuracies, task, arm) - endpoints_of(
       accuracies, task, 'softmax') for task, arm in accuracies if arm != 'softmax'}
 
@@ -104,13 +104,13 @@ def test_what_each_arm_gains_on_each_task():
 
 def test_an_arm_without_a_test_is_the_last_of_its_task():
   rows = [r for r in make_rows(make_accuracies()) if r.arm != 'log_n' or not r.seed]
-  known, _, found = read_rows(rows)
+  known, _, found = read_case(rows)
   assert [r['arm'] for r in tables.league_table(found, {}, known).records] == [
       'power', 'layer_norm', 'log_n', 'layer_norm', 'power', 'log_n']
 
 
 def test_the_terminal_shows_whole_gains_and_p_of_the_longest_names():
-  known, _, found = read_rows(make_rows(make_accuracies()))
+  known, _, found = read_case(make_rows(make_accuracies()))
   table = tables.league_table(found, {}, known)
   wide = {'difference': -38.1, 'ci_low': -39.0, 'ci_high': -37.1}
   table.records[:] = [
@@ -123,7 +123,7 @@ def test_the_terminal_shows_whole_gains_and_p_of_the_longest_names():
 
 
 def test_notes_of_tables_are_those_of_the_study():
-  known, indices, found = read_rows(make_rows(make_accuracies()))
+  known, indices, found = read_case(make_rows(make_accuracies()))
   table = tables.league_table(found, {}, known)
   assert table.note == (
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
@@ -156,7 +156,7 @@ def test_notes_of_tables_are_those_of_the_study():
 def test_an_arm_of_which_nothing_is_finite_has_no_accuracy_of_0():
   rows = [r._replace(value=np.nan) if (r.experiment, r.arm) == ('retrieval', 'log_n')
           else r for r in make_rows(make_accuracies())]
-  known, _, found = read_rows(rows)
+  known, _, found = read_case(rows)
   table = tables.league_table(found, {}, known)
   [row] = [r for r in cells(table) if (r['task'], r['arm']) == ('retrieval', 'log n')]
   assert (row['verdict'], row['seeds']) == ('diverged', '0')
@@ -168,7 +168,7 @@ def test_an_arm_of_which_nothing_is_finite_has_no_accuracy_of_0():
 
 def test_temperatures_are_compared_with_each_other_too():
   accuracies = make_accuracies()
-  known, indices, _ = read_rows(make_rows(accuracies))
+  known, indices, _ = read_case(make_rows(accuracies))
   expected = []
   for task in GAINS:
     one, two = (accuracies[task, arm] for arm in ('power', 'log_n'))
@@ -181,7 +181,7 @@ def test_temperatures_are_compared_with_each_other_too():
         'seeds': '6'})
   assert cells(tables.contrasts_table(effects.contrasts(indices, known))) == expected
   accuracies['lookup', 'log_n'][0] = np.nan
-  _, indices, _ = read_rows(make_rows(accuracies))
+  _, indices, _ = read_case(make_rows(accuracies))
   assert [x.task for x in effects.contrasts(indices, known)] == ['retrieval']
 
 
@@ -212,7 +212,7 @@ def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
 
 def test_the_best_law_of_each_task():
   accuracies = make_accuracies()
-  known, indices, _ = read_rows(make_rows(accuracies))
+  known, indices, _ = read_case(make_rows(accuracies))
   table = tables.laws_table(effects.best_laws(indices, known))
   expected = []
   for task, order in (
@@ -243,7 +243,7 @@ def test_learned_scalars_rates_and_accuracies_by_length():
   accuracies = make_accuracies()
   row = lambda name: results.Row('lookup', 'log_n', 0, None, f'learned_{name}', 0.5)
   at_5 = results.Row('lookup', 'softmax', 0, 5, 'needed_temperature', 0.5)
-  known, indices, _ = read_rows([*make_rows(accuracies), row('t'), row('s'), at_5])
+  known, indices, _ = read_case([*make_rows(accuracies), row('t'), row('s'), at_5])
   values = np.array(SCALARS[:-1])
   low, high = stats.t.interval(0.95, SEEDS - 2, values.mean(), stats.sem(values))
   several = [(x.arm, x.name) for x in effects.read_scalars(indices, known)]
@@ -291,7 +291,7 @@ def test_learned_scalars_rates_and_accuracies_by_length():
               LENGTHS, accuracies['lookup', 'layer_norm'].mean(axis=0), strict=True)}}
   # A seed that has diverged is no 0.
   accuracies['lookup', 'layer_norm'][2] = np.nan
-  _, indices, _ = read_rows(make_rows(accuracies))
+  _, indices, _ = read_case(make_rows(accuracies))
   table = tables.by_length_table('lookup', indices['lookup'], known)
   assert cells(table)[1]['16'] == text(
       np.nanmean(accuracies['lookup', 'layer_norm'][:, 0]), '.1f')

@@ -52,9 +52,9 @@ def test_layer_norm_helps_in_retrieval_without_weight_decay():
   least, most = (f(float(row['difference']) for row in undecayed) for f in (min, max))
   worst, best = sorted(float(row['difference']) for row in behind)
   says(finding('without weight decay'),
-        f'{least:.1f} to {most:.1f} points', f'{_WORDS[len(undecayed)]} settings',
-        'behind in two settings', f'{-worst:.1f} and {-best:.1f} points',
-        'a third no difference', signed(float(even['difference']), 1))
+       f'{least:.1f} to {most:.1f} points', f'{_WORDS[len(undecayed)]} settings',
+       'behind in two settings', f'{-worst:.1f} and {-best:.1f} points',
+       'a third no difference', signed(float(even['difference']), 1))
 
 
 def test_the_variance_falls_more_slowly_without_l2():
@@ -69,8 +69,8 @@ def test_the_variance_falls_more_slowly_without_l2():
       if row.metric == 'component_variance')
   lookup, _ = slopes_at_the_end(*plots.values(index, 'none', 'component_variance'))
   says(finding('The variance'), '1/N',
-        f'N^{signed(max(float(row["slope"]) for row in without), 2)}',
-        f'N^{signed(mean_interval(lookup)[0], 2)}')
+       f'N^{signed(max(float(row["slope"]) for row in without), 2)}',
+       f'N^{signed(mean_interval(lookup)[0], 2)}')
 
 
 def test_layer_norm_is_behind_in_lookup_at_a_constant_rate():
@@ -83,7 +83,7 @@ def test_layer_norm_is_behind_in_lookup_at_a_constant_rate():
   assert (tuned['verdict'], tuned['learning_rate']) == ('ahead', '0.001')
   half = interval(tuned, form=plain)
   says(finding('In lookup LayerNorm is behind at a constant rate'),
-        f'{first:.1f} points', first_interval, f'{second:.1f}', second_interval, half)
+       f'{first:.1f} points', first_interval, f'{second:.1f}', second_interval, half)
   text = page('docs/vanishing_variance.md').replace('**', '')
   assert text.count(f'+{half}') == 3
   other, = table('league', 'league', task='retrieval', arm='layer_norm')
@@ -105,7 +105,7 @@ def test_recency_is_that_of_the_paper():
       for alpha in ('0', '0.5')
   ]
   says(finding('recency bias'), f'{len(published)} published',
-        f'{most:.1f} standard errors', f'width {fades[0]}', f'{fades[1]:,}', '0.5')
+       f'{most:.1f} standard errors', f'width {fades[0]}', f'{fades[1]:,}', '0.5')
 
 
 def test_numbers_of_bits_are_right_up_to_a_length():
@@ -114,7 +114,7 @@ def test_numbers_of_bits_are_right_up_to_a_length():
   assert min(float(row['error_35']) for row in rows) > 1
   up_to = [int(row['right_up_to']) for row in rows]
   says(finding('Counting'), '1/√y', f'{min(up_to)} to {max(up_to)} bits',
-        'up to 35')
+       'up to 35')
 
 
 def test_the_misalignment_term_does_not_help():
@@ -124,13 +124,13 @@ def test_the_misalignment_term_does_not_help():
   center, low, high = (
       float(near[f'nll_{x}']) for x in ('difference', 'ci_low', 'ci_high'))
   says(finding('misalignment term'), 'weight 0.1',
-        f'{far[0]} nats [{far[1]}, {far[2]}]', 'four times',
-        f'{signed(center, 4)} [{low:.4f}, {high:.4f}]')
+       f'{far[0]} nats [{far[1]}, {far[2]}]', 'four times',
+       f'{signed(center, 4)} [{low:.4f}, {high:.4f}]')
   farther, = table('language_model', 'alpha_by_length', arm='alpha_0_1', multiple='8')
   center, low, high = (
       float(farther[f'nll_{x}']) for x in ('difference', 'ci_low', 'ci_high'))
   says(finding('misalignment term'),
-        f'{signed(center, 3)} [{low:.3f}, {high:.3f}] at eight times')
+       f'{signed(center, 3)} [{low:.3f}, {high:.3f}] at eight times')
 
 
 def test_the_misalignment_term_harms_in_fine_tuning_as_entropy_alone_does():
@@ -142,7 +142,7 @@ def test_the_misalignment_term_harms_in_fine_tuning_as_entropy_alone_does():
       row['symmetric_kl_ci_high']) for row in rows)
   assert {row['seeds'] for row in rows} == {'12'}
   says(finding('misalignment term'), 'each of four methods',
-        f'{min(changes):.3f} to {max(changes):.3f} nats', 'penalty of entropy alone')
+       f'{min(changes):.3f} to {max(changes):.3f} nats', 'penalty of entropy alone')
 
 
 def test_hypotheses_of_fine_tuning_are_decided_by_their_intervals():
@@ -218,14 +218,14 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
   papers = _of_correlations('table_1', outcome='score', predictor='misalignment',
                             source='the paper')
   says(_found_of_correlations('Neither'), str(trained), compared, *found,
-        _r(ours('score_near', 'misalignment'), 'gain'), _r(papers, 'gain'),
-        _r(control, 'misalignment'), _r(control, 'loss'))
+       _r(ours('score_near', 'misalignment'), 'gain'), _r(papers, 'gain'),
+       _r(control, 'misalignment'), _r(control, 'loss'))
   says(page('docs/long_short_alignment.md'),
-        f'{compared} models of 2 layers, of {trained}', *found,
-        *(_r(ours('nll_beyond', x)) for x in predictors),
-        *(_r(ours(x, 'misalignment'), 'gain') for x in ('score_near', 'nll_beyond')),
-        _r(beyond, 'loss'), 'neither is found',
-        _change([float(sce[f'gain{x}']) for x in ('', '_low', '_high')], 2))
+       f'{compared} models of 2 layers, of {trained}', *found,
+       *(_r(ours('nll_beyond', x)) for x in predictors),
+       *(_r(ours(x, 'misalignment'), 'gain') for x in ('score_near', 'nll_beyond')),
+       _r(beyond, 'loss'), 'neither is found',
+       _change([float(sce[f'gain{x}']) for x in ('', '_low', '_high')], 2))
   assert f'Over {compared} small models [neither' in README
   assert not any(_excludes_0(ours(x, name)) for name in predictors
                  for x in ('score_near', 'score_far', 'nll_beyond'))
@@ -234,22 +234,22 @@ def test_neither_is_found_to_predict_results_on_longer_inputs():
                           source='the paper')
   rope = _of_correlations('groups', outcome='score_near', group='RoPE 10,000')
   says(_found_of_correlations('Over all models'),
-        *(signed(row['spearman'], 2) for row in (papers, logs)),
-        signed(ours('score_near', 'misalignment')['spearman_low'], 2),
-        signed(sce['spearman_low'], 2),
-        _r(ours('nll_beyond', 'misalignment')), _r(rope, 'misalignment'),
-        _r(rope, 'loss'))
+       *(signed(row['spearman'], 2) for row in (papers, logs)),
+       signed(ours('score_near', 'misalignment')['spearman_low'], 2),
+       signed(sce['spearman_low'], 2),
+       _r(ours('nll_beyond', 'misalignment')), _r(rope, 'misalignment'),
+       _r(rope, 'loss'))
   assert rope['models'] == '12'
   says(_found_of_correlations('Log perplexity'), _r(beyond, 'loss'),
-        _r(beyond, 'misalignment'))
+       _r(beyond, 'misalignment'))
   assert _excludes_0(beyond, 'loss') and not _excludes_0(beyond, 'misalignment')
 
   says(_found_of_correlations('On other scales'), _r(sce),
-        _r(sce, 'partial_spearman'), *(
-            signed(rows[f'entropy_{x}']['partial_spearman'], 2)
-            for x in ('first', 'second')),
-        _r(rows['symmetric_kl'], 'partial_spearman'), _r(agree), _r(js, 'pearson'),
-        _r(agree, 'within'), _r(js, 'within'))
+       _r(sce, 'partial_spearman'), *(
+           signed(rows[f'entropy_{x}']['partial_spearman'], 2)
+           for x in ('first', 'second')),
+       _r(rows['symmetric_kl'], 'partial_spearman'), _r(agree), _r(js, 'pearson'),
+       _r(agree, 'within'), _r(js, 'within'))
   assert all(float(row['spearman_high']) > 0 for x, row in rows.items()
              if x != 'top1_agreement')  # of which high is aligned
   assert min(float(row['spearman']) for row in table('correlation', 'dialects')) > .985
@@ -270,14 +270,14 @@ def test_positions_decide_over_the_models_of_the_study():
   assert len(models) == 47 and len(alibi) == 12 and all(row in rope for row in low)
   ends = lambda rows: [f(row['score_near'] for row in rows) for f in (min, max)]
   says(_found_of_correlations('The large'), f'{mean(alibi):.2f}',
-        '{:.2f} to {:.2f}'.format(*ends(alibi)), str(len(rope)), f'{mean(rope):.2f}',
-        '{:.0f} to {:.2f}'.format(*ends(rope)), str(len(low)),
-        f'{models[0]["shortcut_near"]:.3f}',
-        *(f'{mean(rows, name):.{digits}f}' for name, digits in (
-            ('training_cross_entropy', 3), ('symmetric_kl', 4))
-          for rows in (alibi, rope)), *(
-            f'{mean(rows, "symmetric_kl"):.4f}' for rows in bases),
-        *(f'{mean(rows):.2f}' for rows in bases))
+       '{:.2f} to {:.2f}'.format(*ends(alibi)), str(len(rope)), f'{mean(rope):.2f}',
+       '{:.0f} to {:.2f}'.format(*ends(rope)), str(len(low)),
+       f'{models[0]["shortcut_near"]:.3f}',
+       *(f'{mean(rows, name):.{digits}f}' for name, digits in (
+           ('training_cross_entropy', 3), ('symmetric_kl', 4))
+         for rows in (alibi, rope)), *(
+           f'{mean(rows, "symmetric_kl"):.4f}' for rows in bases),
+       *(f'{mean(rows):.2f}' for rows in bases))
 
 
 def test_the_term_brought_no_gain_to_the_models_of_the_study():
@@ -292,20 +292,20 @@ def test_the_term_brought_no_gain_to_the_models_of_the_study():
   assert (len(pairs), len(both)) == (20, 14) == (20, int(change['pairs']))
   reach = interval(change, digits=3)
   says(_found_of_correlations('No gain'), str(len(both)), reach,
-        _fall(term['SCE at L']),
-        interval(term['symmetric KL at L'], digits=3),
-        _fall(term['score at L']),
-        interval(term['log perplexity at L'], digits=3).replace('+', ''),
-        f'{sum("alibi" not in name for name in both)} of the {len(both)}',
-        interval(term['score at L, all pairs'], digits=3),
-        interval(term['score up to 2 L, all pairs'], digits=3))
+       _fall(term['SCE at L']),
+       interval(term['symmetric KL at L'], digits=3),
+       _fall(term['score at L']),
+       interval(term['log perplexity at L'], digits=3).replace('+', ''),
+       f'{sum("alibi" not in name for name in both)} of the {len(both)}',
+       interval(term['score at L, all pairs'], digits=3),
+       interval(term['score up to 2 L, all pairs'], digits=3))
   missed = {row['model']: row['not_learned'].split(', ')
             for row in table('correlation', 'models') if row['not_learned']}
   of_term = {name: tasks for name, tasks in missed.items() if name in pairs}
   assert sorted(('alibi' in name, *tasks) for name, tasks in of_term.items()) == [
       *2 * [(False, 'niah_single', 'niah_multikey')], *4 * [(True, 'niah_multikey')]]
   says(page('docs/long_short_alignment.md'), f'{len(both)} pairs of models', reach,
-        interval(term['score up to 2 L, all pairs'], digits=3), 'no gain found')
+       interval(term['score up to 2 L, all pairs'], digits=3), 'no gain found')
 
 
 def _change(values, digits):
@@ -329,9 +329,9 @@ def test_speeds_of_the_readme():
   assert 0.2 < attention < 0.3
   gpu = _benchmark('accelerator_nvidia_h200')['rows']['retrieval']['result']
   says(README.partition('[Speed](docs/speed.md)')[2],
-        f'{min(ratios):.1f} to {max(ratios):.0f} times', f'{two:.1f} times',
-        f'{llama[0]:.2f} to {llama[1]:.1f} times', '16,384 tokens', 'a quarter',
-        f'{gpu["num_seeds"]} seeds', f'{gpu["ratio"]:.0f} times')
+       f'{min(ratios):.1f} to {max(ratios):.0f} times', f'{two:.1f} times',
+       f'{llama[0]:.2f} to {llama[1]:.1f} times', '16,384 tokens', 'a quarter',
+       f'{gpu["num_seeds"]} seeds', f'{gpu["ratio"]:.0f} times')
 
 
 @pytest.mark.parametrize('name, row', [
@@ -409,7 +409,7 @@ def test_the_first_command_does_what_is_said_of_it():
   assert max(config.evaluate.lengths) == 2**longest
   commands, _, rest = README.partition('## Two commands ')[2].partition('## ')
   says(commands, 'The first command', f'{config.num_seeds} seeds', 'with weight decay',
-        f'2^{longest}', f'`train.seeds_at_once` ({config.train.seeds_at_once} in')
+       f'2^{longest}', f'`train.seeds_at_once` ({config.train.seeds_at_once} in')
   for name in ('retrieval', 'lookup'):
     train = importlib.import_module(f'configs.{name}').get_config('cpu').train
     says(rest, f'rained on {train.min_length} to {train.max_length} items')
@@ -430,7 +430,7 @@ def test_versions_exit_codes_and_the_cache_are_those_of_the_code(monkeypatch):
 
 def test_each_paper_has_its_number():
   pages = {'vanishing variance': 'vanishing_variance', 'recency bias': 'recency_bias',
-           'long-short alignment': 'long_short_alignment'}
+          'long-short alignment': 'long_short_alignment'}
   for name, stem in pages.items():
     heading = (ROOT / f'docs/{stem}.md').read_text().splitlines()[0]
     number = re.search(r'\(arXiv ([\d.]+)\)', heading)[1]

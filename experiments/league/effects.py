@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.league.chance import Chance, of_task
+from experiments.league.chance import Chance, chance_of
 from experiments.league.names import CONTROL, in_order, name_of, TEMPERATURES
 from experiments.league.rates import Choice, choose, read_losses
 from vvlen.reporting import results
@@ -130,7 +130,7 @@ def family_of(facts: Mapping[str, Any]) -> Family:
          for own in tasks.values()):
     words = 'each task trained in its own way'
   chance = {name: known for name, task in tasks.items() if (
-      known := of_task(task.get('task', {}), train | task.get('train', {})))}
+      known := chance_of(task.get('task', {}), train | task.get('train', {})))}
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words,
                 chance)

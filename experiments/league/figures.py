@@ -1,13 +1,14 @@
 """The figures of a league. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from experiments.league import chance
+from experiments.league.chance import Chance
 from experiments.league.effects import DECIDED, Effect, Family, has_interval
 from experiments.league.names import CONTROL, in_words, KINDS, name_of
 from experiments.league.ranking import best_arms, shared_tasks, sorted_arms
@@ -72,31 +73,43 @@ def by_length(
   """Draws accuracy by length of softmax, LN and the best arm of each task."""
   best = best_arms(found)
   looks = {CONTROL: plots.LOOKS[0], 'layer_norm': plots.LOOKS[2],
-           **dict(zip(dict.fromkeys(best.values()), _LOOKS, strict=False))}
+           **dict(zip(dict.fromkeys(best.values()), itertools.cycle(_LOOKS)))}
   tasks = [*found]
   rows = -(-len(tasks) // 2)
   drawn = plots.new(
       0.9 + 1.9 * rows,
       'Accuracy by length: softmax, LN and the best arm of each task',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
-      'for each task the arm that gains most there, among those with a verdict; '
+      'the arms beside LN that gain most on a task (its own first, five lines at most, '
+      'arms with a verdict where there are any); '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
       plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
   for axes in panels.flat[len(tasks):]:
     axes.set_axis_off()
   for axes, task in zip(panels.flat, tasks, strict=False):
-    first = [CONTROL, 'layer_norm', best.get(task, CONTROL)]
-    shown = [*dict.fromkeys([*first, *looks])][:plots.MOST_LINES]
+    run = {arm for arm, metric, _ in indices[task] if metric == 'accuracy'}
+    order = dict.fromkeys([CONTROL, 'layer_norm', best.get(task, CONTROL), *looks])
+    shown = [arm for arm in order if arm in run][:plots.MOST_LINES]
     for arm in sorted(shown, key=[*looks].index):
       lengths, table = plots.values(indices[task], arm, 'accuracy')
-      if lengths:
-        plots.draw(axes, lengths, 100 * table, *looks[arm], name_of(arm).label)
+      plots.draw(axes, lengths, 100 * table, *looks[arm], name_of(arm).label)
     if task in family.chance:
-      chance.draw(axes, family.chance[task], indices[task])
+      draw_chance(axes, family.chance[task], indices[task])
     plots.length_axis(axes, family.tasks[task])
     axes.set_title(in_words(task))
   for row in panels:
     row[0].set_ylabel('accuracy (%)')
   plots.legend(drawn, panels.flat[:len(tasks)], 3)
   return drawn
+
+
+def draw_chance(axes: Axes, chance: Chance, index: Index) -> None:
+  """Draws chance dotted: across the panel or, if it falls, over softmax's lengths."""
+  lengths, _ = plots.values(index, CONTROL, 'accuracy')
+  if not chance.slope:
+    plots.chance(axes, chance.at_zero)
+  elif lengths:
+    grid = np.geomspace(lengths[0], lengths[-1], 64)
+    axes.plot(grid, chance.at(grid), label='set ignored', marker='', **plots.CHANCE)
+  axes.set_ylim(bottom=0)

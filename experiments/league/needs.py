@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.league import chance
 from experiments.league.effects import Family, has_learned
+from experiments.league.figures import draw_chance
 from experiments.league.names import AT_INFERENCE, CONTROL, in_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import compare, median_accuracy
@@ -261,7 +261,7 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
     _needed(needed, index, family.tasks[task])
     _gained(gained, index)
     if task in family.chance:
-      chance.draw(gained, family.chance[task], index)
+      draw_chance(gained, family.chance[task], index)
     title = in_words(task)
     needed.set(title=title, ylabel='factor of the logits')
     gained.set(title=title, ylabel='accuracy (%)')

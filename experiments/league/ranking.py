@@ -14,26 +14,24 @@ def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
   arms is taken, and the arms that it lacks come last.
   """
   gains = _gains_of(found)
-  most = max(map(len, gains.values()), default=0)
-  every = {arm for own in gains.values() for arm in own}
-  tasks = shared_tasks(found)
-  tasks = tasks or [task for task, own in gains.items() if len(own) == most][:1]
+  tasks = shared_tasks(found) or sorted(gains, key=lambda task: -len(gains[task]))[:1]
   mean = {arm: np.mean([gains[task].get(arm, -np.inf) for task in tasks])
-          for arm in every}
-  return sorted(every, key=lambda arm: (-mean[arm], arm))
+          for own in gains.values() for arm in own}
+  return sorted(mean, key=lambda arm: (-mean[arm], arm))
 
 
 def shared_tasks(found: Mapping[str, Sequence[Effect]]) -> list[str]:
   """Returns the tasks on which every arm has a gain that has one on any task."""
   gains = _gains_of(found)
   every = {arm for own in gains.values() for arm in own}
-  return [task for task, own in gains.items() if len(own) == len(every)]
+  return [task for task, own in gains.items() if own.keys() == every]
 
 
 def best_arms(found: Mapping[str, Sequence[Effect]]) -> dict[str, str]:
-  """Returns {task: the arm that gains most}, beside LN; of tasks that have one.
+  """Returns {task: the arm other than LN that gains most}.
 
-  It is among the arms with a verdict, or among all of a task where none has one.
+  It is among the arms with a verdict, or among all of a task where none has one. Tasks
+  without gains are left out.
   """
   best = {}
   for task, gains in _gains_of(found).items():

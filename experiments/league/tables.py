@@ -130,27 +130,32 @@ def by_task_table(found: Mapping[str, Sequence[Effect]], family: Family) -> Tabl
 
   It has no rows if there are fewer than two tasks.
   """
-  effects = {task: {x.arm: x for x in own if x.test} for task, own in found.items()}
-  records = [{'arm': arm, 'label': name_of(arm).label} | {
-      f'{task}_{name}': value
-      for task, own in effects.items()
-      for name, value in _gain_fields(own.get(arm)).items()}
-      for arm in sorted_arms(found)] if len(found) > 1 else []
+  arms = sorted_arms(found) if len(found) > 1 else []
+  effects = {(task, x.arm): x for task, own in found.items() for x in own}
+  records: list[Record] = []
+  for arm in arms:
+    record = {'arm': arm, 'label': name_of(arm).label}
+    for task in found:
+      record |= _gain_fields(effects.get((task, arm)), f'{task}_')
+    records.append(record)
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   columns |= {f'{in_words(task)} [95 %]': _gain_cell(f'{task}_') for task in found}
   note = ('Arm minus softmax, in points of mean accuracy beyond the training lengths, '
           'paired over seeds. Intervals by Bonferroni over the '
           f'{family.num_tests} arms of a task.')
-  more = ('Arms are sorted as in the figure. Empty: not run. Words beside a gain '
-          'say why it has no verdict.')
+  more = ('Arms are sorted by their mean gain over the tasks that all have. Empty: not '
+          'run, or too few seeds. Words beside a gain say why it has no verdict; '
+          'verdicts are in the table `league`: by Holm, an arm may be ahead though its '
+          'interval holds 0. An end that is shown as 0.0 may lie on either side of 0.')
   return Table('by_task', 'What each arm gains on each task', columns, records, note,
                more=more)
 
 
-def _gain_fields(effect: Effect | None) -> Record:
+def _gain_fields(effect: Effect | None, prefix: str) -> Record:
   """Returns a gain, its interval and verdict; nan and '' without a result."""
   shown = effect and (effect.corrected or effect.test)
-  return {**difference(shown), 'verdict': effect.verdict if effect else ''}
+  return {**difference(shown, prefix),
+          f'{prefix}verdict': effect.verdict if effect else ''}
 
 
 def _gain_cell(prefix: str) -> CellText:
@@ -206,7 +211,7 @@ def contrasts_table(found: Sequence[Contrast]) -> Table:
   note = ('Accuracy in points, paired over seeds: means over the lengths beyond '
           'training, and at the longest one. Uncorrected. SSMax and log n are one law '
           'up to a factor that W_Q W_K can hold: they differ by optimization and rate.')
-  return Table('contrasts', 'Temperatures compared, and LN on top of them', columns,
+  return Table('contrasts', 'Temperatures compared, alone and with LN', columns,
                records, note)
 
 
