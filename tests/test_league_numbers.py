@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from experiments.league.names import TEMPERATURES
 from tests.conftest import ROOT
 from tests.texts import finding, interval, page, plain, RESULTS, says, signed, table
 from vvlen.reporting import results
@@ -14,7 +15,8 @@ _WORDS = {14: 'fourteen', 23: '23'}
 
 
 _NORMS = ['layer_norm', 'rms_norm', 'standardize']
-_LAWS = ['ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive']
+_LAWS = [*TEMPERATURES]
+_TASKS = ['retrieval', 'lookup', 'set_complement']
 _PAIRS = ['linear', 'ssmax', 'log_n']  # laws that hypothesis 8 combines with LN
 
 
@@ -50,6 +52,12 @@ def _uncorrected(row, name=''):
                   ).replace(']', ', uncorrected]')
 
 
+def _unsigned(row, words='points'):
+  """Returns such as '1.8 points [0.8, 2.9, uncorrected]'."""
+  return '{:.1f} {} [{:.1f}, {:.1f}, uncorrected]'.format(
+      float(row['difference']), words, *_ends(row))
+
+
 def _contrast(task, first, second):
   row, = table('league', 'contrasts', task=task, first=first, second=second)
   return row
@@ -58,7 +66,7 @@ def _contrast(task, first, second):
 def _docs(beginning):
   """Returns the finding of docs/league.md whose bold beginning starts so."""
   found = page('docs/league.md').partition('**Found so far**')[2].partition(
-      ' Lookup is nearly')[0]
+      ' Up to 512 items lookup')[0]
   one, = (x for x in found.split(' - **') if x.startswith(beginning))
   return one
 
@@ -119,7 +127,7 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
 
 def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   readme = page('experiments/results/league/README.md')
-  said = readme.partition('- **6 ')[2].partition('Until 2026')[0]
+  said = readme.partition('- **6 ')[2].partition(' On set complement: ')[0]
   of = lambda name, **wanted: table('league', name, task='lookup', **wanted)
   arms = {row['arm']: row for row in of('league')}
   ahead = ['log_n', 'linear', 'ssmax', 'sqrt_log_n']
@@ -138,7 +146,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   parts = f'{right[512]:.1f}', f'{float(softmax["accuracy_16384"]):.1f}'
   assert min(right.values()) == right[512]
   says(said, *parts)
-  says(page('docs/league.md').partition('Lookup is nearly')[2], *parts,
+  says(page('docs/league.md').partition('Up to 512 items lookup')[2], *parts,
        f'(mean {float(arms["log_n"]["control"]):.1f} %)')
 
   [p], [needs], [gains] = of('scalars', arm='power'), of('needs'), of('at_inference')
@@ -167,7 +175,8 @@ def _accuracy_at(n, arm):
 
 def test_what_norms_gain_on_set_complement():
   arms = _arms('set_complement')
-  assert len(arms) == 22
+  rows = table('league', 'by_length_set_complement')
+  assert {row['arm'] for row in rows} == {'softmax', *arms}
   order = sorted(_NORMS, key=lambda arm: -float(arms[arm]['difference']))
   assert order == _NORMS
   assert _ends(arms['layer_norm'])[0] > max(_ends(arms[arm])[1] for arm in _NORMS[1:])
@@ -189,8 +198,7 @@ def test_which_arms_go_farthest_on_set_complement_and_how_their_logits_fall():
   said = [x for arm in first
           for x in (_shown(arms[arm]), plain(_accuracy_at(60, arm), 1))]
   says(_of_set_complement('Of all arms sigmoid'), *said)
-  index = _index_of_set_complement()
-  slopes = {arm: _slope_of_gap(index, arm) for arm in ('softmax', *_NORMS, *first)}
+  slopes = {arm: _slope(arm) for arm in ('softmax', *_NORMS, *first)}
   says(_of_set_complement('So what one symbol'), *(signed(slopes[arm], 2) for arm in (
       'softmax', 'standardize', 'rms_norm', 'layer_norm', 'l2_softmax', 'sigmoid')))
   # All norms lie between softmax and L2 softmax.
@@ -208,8 +216,8 @@ def test_what_temperatures_gain_on_set_complement():
   assert _ends(arms['ssmax'])[0] < 0
   gain = float(arms['ssmax']['difference'])
   assert f'by {gain:.2f} points with an interval that holds 0' in page('docs/league.md')
-  assert _is_in(arms, 'no difference found') & {*_LAWS} == {
-      'log_n', 'sqrt_log_n', 'adaptive'}
+  assert _is_in(arms, 'no difference found') == {
+      'log_n', 'sqrt_log_n', 'adaptive', 'gated'}
   assert signed(arms['power']['difference'], 1) == '−0.1'
   assert arms['power']['verdict'] == 'behind'
   on_top = {signed(arms[f'{law}_layer_norm']['difference'], 1)
@@ -275,15 +283,26 @@ def test_the_gains_that_the_page_of_the_league_shows_are_those_of_the_table():
       label for label in whole if label in {cells[0] for cells in shown}]
 
 
+def test_pages_say_how_many_arms_have_been_run():
+  run = {task: len(_arms(task)) for task in _TASKS}
+  assert run['retrieval'] == run['set_complement'] == 22
+  docs = page('docs/league.md')
+  assert ('with 22 changes of softmax, all run on retrieval and set complement, and '
+          f'{run["lookup"]} of them on lookup.') in docs
+  both, count = 'all 23 arms on retrieval and set complement', _WORDS[1 + run['lookup']]
+  assert f'{both} and of {count} on lookup.' in page('docs/commands.md')
+  assert f'{both}, and {count} on lookup.**' in page(
+      'experiments/results/league/README.md')
+
+
 def test_what_the_page_of_the_league_finds_of_temperatures():
-  said = _docs('Where one item counts, temperatures')
+  said = _docs('Where one item counts, logits')
   for task in ('retrieval', 'lookup'):
     assert {'log_n', 'ssmax', 'linear', 'sqrt_log_n'} < _is_in(_arms(task), 'ahead')
   farther = _contrast('retrieval', 'linear', 'ssmax')
-  more = '{:.1f} points [{:.1f}, {:.1f}, uncorrected]'.format(
-      *(float(farther[x]) for x in ('difference', 'ci_low', 'ci_high')))
-  assert f'by {more}, but not found so at the longest inputs' in said
-  assert float(farther['longest_ci_low']) < 0
+  assert (f'by {_unsigned(farther)}; at 16,384 items alone no difference was found'
+          ) in said
+  assert farther['longest'] == '16384' and float(farther['longest_ci_low']) < 0
   assert f'β ∝ n − log n is {_uncorrected(_contrast("lookup", "linear", "log_n"))}' in (
       said)
   assert 'each interval ends below +0.3' in said
@@ -292,7 +311,8 @@ def test_what_the_page_of_the_league_finds_of_temperatures():
 
 def test_what_the_page_of_the_league_finds_where_all_items_count():
   arms = _arms('set_complement')
-  assert _docs('Where all count').endswith('Where one item counts, sigmoid loses.')
+  said = _docs('Where all count')
+  assert 'Where one item counts, sigmoid loses, on retrieval in part because' in said
   assert min(_ends(arms[arm])[0] for arm in ('sigmoid', 'l2_softmax')) > max(
       _ends(arms[arm])[1] for arm in _NORMS)
   assert min(_ends(arms[arm])[0] for arm in _NORMS) > 0
@@ -300,51 +320,54 @@ def test_what_the_page_of_the_league_finds_where_all_items_count():
   assert min(retrieval, key=lambda arm: float(
       retrieval[arm]['difference'])) == 'sigmoid'  # last there, as is said below
   assert 'sigmoid' in _is_in(retrieval, 'behind') & _is_in(_arms('lookup'), 'behind')
+  at_16 = {row['arm']: row['accuracy_16']
+           for row in table('league', 'by_length_retrieval')}
+  slopes = [_slope(arm) for arm in ('sigmoid', 'l2_softmax', 'softmax')]
+  norms = sorted((_slope(arm) for arm in _NORMS), reverse=True)
+  says(said, *(signed(x, 2) for x in (*slopes, norms[0], norms[-1])),
+       *(plain(at_16[arm], 1) for arm in ('sigmoid', 'softmax')))
 
 
 def test_what_the_page_of_the_league_finds_of_pairs():
   said = _docs('log n, SSMax or β ∝ n')
-  tasks = 'retrieval', 'lookup', 'set_complement'
-  for task, law in itertools.product(tasks, _PAIRS):
+  for task, law in itertools.product(_TASKS, _PAIRS):
     row = _arms(task)[f'{law}_layer_norm']
     assert row['verdict'] == 'ahead' and float(row['ci_low']) > 0
   on_top = lambda task, law: _contrast(task, f'{law}_layer_norm', law)
   on_norm = lambda law: _contrast('set_complement', f'{law}_layer_norm', 'layer_norm')
   says(said, *(interval(on_top('retrieval', law)) for law in _PAIRS),
-       interval(on_norm('linear')))
+       'less than half a point', interval(on_norm('linear')), 'the others by −0.05')
   assert max(abs(x) for law in _PAIRS for x in _ends(on_top('lookup', law))) < 0.5
-  others = [x for law in ('ssmax', 'log_n') for x in _ends(on_norm(law))]
-  assert -0.15 < min(others) and max(others) < 0.05
+  assert {signed(on_norm(law)['difference'], 2) for law in ('ssmax', 'log_n')} == {
+      '−0.05'}
   # No arm reaches the best one on each task.
   reach = [{arm for arm, row in own.items()
             if _ends(row)[1] >= max(_ends(each)[0] for each in own.values())}
-           for own in map(_arms, tasks)]
+           for own in map(_arms, _TASKS)]
   assert not set.intersection(*reach)
 
 
 def test_pairs_of_a_temperature_and_layer_norm_are_ahead_on_all_tasks():
-  tasks = 'retrieval', 'lookup', 'set_complement'
-  found = {task: _arms(task) for task in tasks}
-  pairs = [(task, f'{law}_layer_norm') for task in tasks for law in _PAIRS]
+  found = {task: _arms(task) for task in _TASKS}
+  pairs = [(task, f'{law}_layer_norm') for task in _TASKS for law in _PAIRS]
   assert min(pairs, key=lambda x: float(found[x[0]][x[1]]['difference'])) == (
       'lookup', 'ssmax_layer_norm')
   change = lambda task, base: _shown(_contrast(task, 'linear_layer_norm', base))
   says(_of_set_complement('**8 holds'), interval(found['lookup']['ssmax_layer_norm']),
        change('retrieval', 'linear'), change('lookup', 'linear'),
        change('set_complement', 'layer_norm'),
-       *(interval(found[task]['sqrt_log_n_layer_norm']) for task in tasks))
+       *(interval(found[task]['sqrt_log_n_layer_norm']) for task in _TASKS))
   assert all('sqrt_log_n_layer_norm' in _is_in(own, 'ahead') for own in found.values())
 
 
 def test_what_the_page_of_the_league_finds_of_training():
-  said = _docs('Where one item counts, no further')
+  said = _docs('Where one item counts, softmax models')
   tasks = 'retrieval', 'lookup'
   gains = [table('league', 'at_inference', task=task)[0] for task in tasks]
   on_top = _contrast('retrieval', 'power_layer_norm', 'power')
   [p] = table('league', 'scalars', task='lookup', arm='power')
   says(said, *(_uncorrected(row, 'trained_power_') for row in gains),
-       '{:.1f} points more [{:.1f}, {:.1f}, uncorrected]'.format(
-           *(float(on_top[x]) for x in ('difference', 'ci_low', 'ci_high'))),
+       interval(_arms('retrieval')['power']), _unsigned(on_top, 'points more'),
        signed(p['value'], 3))
   assert float(p['value_high']) < 0
   retrieval, lookup = map(_arms, tasks)
@@ -352,18 +375,18 @@ def test_what_the_page_of_the_league_finds_of_training():
   assert {'power', 'adaptive'} <= _is_in(lookup, 'behind')
 
   needs = [table('league', 'needs', task=task)[0] for task in tasks]
-  says(page('docs/league.md').partition('Of the two tasks')[2],
+  says(page('docs/league.md').partition('Of the two tasks')[2].partition('## ')[0],
        *(plain(row['power'], 2) for row in needs), plain(needs[1]['power_of_log'], 2),
        *(plain(row['power_in_training'], 2) for row in needs))
 
 
 def test_what_the_page_of_the_league_finds_of_layer_norm_alone():
   said, arms, lookup = _docs('LayerNorm alone'), _arms('retrieval'), _arms('lookup')
-  assert all(abs(x) < 1 for arm in ('layer_norm', 'rms_norm', 'sink')
-             for x in _ends(arms[arm]))
+  none = {*_NORMS, 'sink'}
+  assert all(abs(x) < 1 for arm in none for x in _ends(arms[arm]))
+  says(said, plain(_arms('set_complement')['layer_norm']['difference'], 1), 'within ±1')
   assert f'nor of gated attention, {interval(arms["gated"])}.' in said
-  assert {'layer_norm', 'rms_norm', 'sink', 'gated'} <= _is_in(
-      arms, 'no difference found')
+  assert {*none, 'gated'} <= _is_in(arms, 'no difference found')
   assert lookup['layer_norm']['verdict'] == 'ahead'
   assert plain(lookup['layer_norm']['difference'], 1) == '0.5'  # half a point
   [tuning] = table('league', 'tuning', task='lookup', arm='softmax')
@@ -372,7 +395,7 @@ def test_what_the_page_of_the_league_finds_of_layer_norm_alone():
 
 
 def test_what_other_pages_say_of_the_league():
-  retrieval, lookup, arms = map(_arms, ('retrieval', 'lookup', 'set_complement'))
+  retrieval, lookup, arms = map(_arms, _TASKS)
   gain = lambda row, name='': plain(row[f'{name}difference'], 1)
   at_inference = [table('league', 'at_inference', task=task)[0]
                   for task in ('retrieval', 'lookup')]
@@ -399,11 +422,13 @@ def _badly_trained(arm):
   return sum(x > 1e-3 for x in losses)
 
 
-def _slope_of_gap(index, arm, symbols=64):
+def _slope(arm, symbols=64):
   """Returns the mean slope, over seeds, of log gap of logits against log set size.
 
-  All absent symbols are taken to have one logit, and all present ones another.
+  Of set complement, where all absent symbols are taken to have one logit, and all
+  present ones another.
   """
+  index = _index_of_set_complement()
   sizes = sorted(n for own, name, n in index if (own, name) == (arm, 'accuracy'))
   found = np.array([[*index[arm, 'accuracy', n].values()] for n in sizes])
   n = np.array(sizes)[:, None]
