@@ -402,7 +402,7 @@ def test_what_other_pages_say_of_the_league():
   says(finding('What carries to longer inputs depends on the task'),
        *(gain(own['linear']) for own in (retrieval, lookup)),
        *(gain(row, 'trained_power_') for row in at_inference),
-       f'lose {-float(arms["linear"]["difference"]):.1f} points',
+       f'loses {-float(arms["linear"]["difference"]):.1f} points',
        interval(arms['layer_norm'], form=plain), gain(arms['sigmoid']),
        f'loses {-float(retrieval["sigmoid"]["difference"]):.1f}',
        *(gain(own['linear_layer_norm']) for own in (retrieval, lookup, arms)))
