@@ -11,13 +11,11 @@ from tests.conftest import ROOT
 from tests.texts import finding, interval, page, plain, RESULTS, says, signed, table
 from vvlen.reporting import results
 
-_WORDS = {14: 'fourteen', 23: '23'}
-
-
 _NORMS = ['layer_norm', 'rms_norm', 'standardize']
 _LAWS = [*TEMPERATURES]
 _TASKS = ['retrieval', 'lookup', 'set_complement']
 _PAIRS = ['linear', 'ssmax', 'log_n']  # laws that hypothesis 8 combines with LN
+_LOSE_ON_LOOKUP = ['sigmoid', 'qk_norm']
 
 
 def _arms(task):
@@ -38,13 +36,12 @@ def _shown(row):
   return re.sub(r'[+−]0\.0\b', '0.0', interval(row))
 
 
-def _of_set_complement(beginning):
-  """Returns the paragraph of the README of the league that begins so."""
+def _found(beginning):
+  """Returns the finding in the README of the league that begins so."""
   readme = page('experiments/results/league/README.md')
-  said = readme.partition('On set complement: ')[2].partition(' Until 2026')[0]
-  found, = (x for x in re.split(r'(?:^| )- (?=[A-Z*e])', said)
-            if x.startswith(beginning))
-  return found
+  found = readme.partition('## What was found ')[2].partition(' Made precise ')[0]
+  one, = (x for x in found.split(' - ') if x.startswith(beginning))
+  return one
 
 
 def _uncorrected(row, name=''):
@@ -134,9 +131,10 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   behind = ['power', 'adaptive']
   # It fails if a law is ahead, or the interval of LN lies above −5.
   assert said.startswith('fails**') and float(arms['layer_norm']['ci_low']) > -5
-  pairs = {f'{law}_layer_norm' for law in ahead}
-  assert _is_in(arms, 'ahead') == {*ahead, 'layer_norm', *pairs}
-  assert _is_in(arms, 'behind') == {*behind, 'sigmoid'}
+  with_norm = lambda laws: {f'{law}_layer_norm' for law in laws}
+  assert _is_in(arms, 'ahead') == {
+      *ahead, *with_norm(ahead), *_NORMS, 'gated', 'entmax'}
+  assert _is_in(arms, 'behind') == {*behind, *with_norm(behind), *_LOSE_ON_LOOKUP}
   says(said, *(interval(arms[arm]) for arm in (*ahead, 'layer_norm')))
   [harm] = of('contrasts', first='linear', second='log_n')
   there = interval(harm, 'longest_difference', 'longest_ci_low', 'longest_ci_high')
@@ -155,10 +153,10 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   says(said, interval(p, 'value', 'value_low', 'value_high', plain, 3),
        *(interval(arms[arm]) for arm in behind), gain('adaptive'))
   losses = {row['arm']: float(row[f'loss_{float(row["learning_rate"]):g}'])
-            for row in of('tuning') if row['arm'] in arms or row['arm'] == 'softmax'}
+            for row in of('tuning') if row['arm'] in _LAWS}
   assert {*sorted(losses, key=losses.get)[:2]} == {*behind}
-  assert len(losses) == len(arms) + 1
-  assert f'those of these two are the least of all {_WORDS[len(losses)]} arms' in said
+  assert len(losses) == 6
+  assert 'those of these two are the least of the six temperatures' in said
 
   powers = lambda row, name: interval(
       row, *(f'{name}{x}' for x in ('', '_low', '_high')), plain, 2)
@@ -166,6 +164,24 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   says(said, powers(needs, 'power'), f'{int(needs["power_to"]):,}',
        powers(needs, 'power_of_log'), powers(other, 'power'), other['power_to'])
   says(said, gain('trained_power'), plain(gains['applied_trained_power'], 2))
+
+
+def test_what_the_other_arms_do_on_lookup():
+  arms = _arms('lookup')
+  small = ['rms_norm', 'standardize', 'sink', 'gated']
+  said = _found('**9 is open**: L2 softmax and QK-norm × log n were not run yet.')
+  says(said, *(_shown(arms[arm]) for arm in ('entmax', *_LOSE_ON_LOOKUP, *small)))
+  assert not {'l2_softmax', 'qk_norm_log_n'} & arms.keys()
+  assert _ends(arms['entmax'])[0] > 0
+  assert max(_ends(arms[arm])[1] for arm in _LOSE_ON_LOOKUP) < 0
+  assert max(abs(x) for arm in small for x in _ends(arms[arm])) < 2
+  assert _is_in(arms, 'no difference found') == {'sink'}
+  said = _found('Of arms that are no temperature')
+  assert max(_ends(arms[arm])[0] for arm in ('standardize', 'gated')) < 0
+  says(said, *(f'{float(arms[arm]["p"]):.3f}'.lstrip('0')
+               for arm in ('standardize', 'gated')))
+  says(_found('LayerNorm on top mends'), *(
+      _shown(arms[f'{law}_layer_norm']) for law in ('power', 'adaptive')))
 
 
 def _accuracy_at(n, arm):
@@ -184,7 +200,7 @@ def test_what_norms_gain_on_set_complement():
   half = float(arms['layer_norm']['difference']) / 2
   assert f'{half:.1f}, half of LN\'s' in page('experiments/results/league/README.md')
   assert min(_ends(arms[arm])[0] for arm in _NORMS[1:]) > 5.6 == round(half, 1)
-  says(_of_set_complement('**7 holds'), *(_shown(arms[arm]) for arm in (
+  says(_found('**7 holds'), *(_shown(arms[arm]) for arm in (
       'rms_norm', 'standardize', 'layer_norm')),
        *(plain(_accuracy_at(60, arm), 1) for arm in ('layer_norm', 'softmax')))
   assert all(float(_accuracy_at(n, 'layer_norm')) > float(_accuracy_at(n, 'softmax'))
@@ -197,9 +213,9 @@ def test_which_arms_go_farthest_on_set_complement_and_how_their_logits_fall():
   assert sorted(arms, key=lambda arm: -float(arms[arm]['difference']))[:2] == first
   said = [x for arm in first
           for x in (_shown(arms[arm]), plain(_accuracy_at(60, arm), 1))]
-  says(_of_set_complement('Of all arms sigmoid'), *said)
+  says(_found('Of all arms sigmoid'), *said)
   slopes = {arm: _slope(arm) for arm in ('softmax', *_NORMS, *first)}
-  says(_of_set_complement('So what one symbol'), *(signed(slopes[arm], 2) for arm in (
+  says(_found('So what one symbol'), *(signed(slopes[arm], 2) for arm in (
       'softmax', 'standardize', 'rms_norm', 'layer_norm', 'l2_softmax', 'sigmoid')))
   # All norms lie between softmax and L2 softmax.
   assert all(slopes['softmax'] < slopes[arm] < slopes['l2_softmax'] for arm in _NORMS)
@@ -207,7 +223,7 @@ def test_which_arms_go_farthest_on_set_complement_and_how_their_logits_fall():
 
 def test_what_temperatures_gain_on_set_complement():
   arms = _arms('set_complement')
-  said = _of_set_complement('No temperature by itself')
+  said = _found('No temperature by itself')
   by_holm = f'p = {float(arms["ssmax"]["p"]):.3f}'.replace('0.', '.')
   says(said, '+0.3', by_holm, interval(arms['ssmax'], digits=2).removeprefix('+'),
        *(_shown(arms[arm]) for arm in ('linear', 'linear_layer_norm')), '+11.2')
@@ -230,7 +246,7 @@ def test_what_temperatures_gain_on_set_complement():
 def test_which_arms_lose_on_set_complement():
   arms = _arms('set_complement')
   lose = ['entmax', 'sink', 'qk_norm', 'qk_norm_log_n']
-  says(_of_set_complement('entmax-1.5'), *(_shown(arms[arm]) for arm in lose[:2]),
+  says(_found('entmax-1.5'), *(_shown(arms[arm]) for arm in lose[:2]),
        *(str(_badly_trained(arm)) for arm in lose[:2]),
        *(_shown(arms[arm]) for arm in lose[2:]),
        *(plain(_accuracy_at(16, arm), 1) for arm in ('qk_norm', 'softmax')),
@@ -249,11 +265,12 @@ def test_what_the_tuning_of_lookup_leaves_open():
       '- Lookup: no rate')[2].partition(' Every D')[0]
   assert said == (
       ' lies at the edge, but for softmax, log n, SSMax, √log n, √log n + LN, '
-      'standardization and sigmoid the tuning does not decide.')
+      'n^p + LN, standardization, entmax-1.5, sigmoid, sink and QK-norm the tuning '
+      'does not decide.')
   assert not _noted('lookup', 'at the edge')
-  assert _noted('lookup', 'not decided') == {
+  assert _noted('lookup', 'not decided') & {'softmax', *_arms('lookup')} == {
       'softmax', 'log_n', 'ssmax', 'sqrt_log_n', 'sqrt_log_n_layer_norm',
-      'standardize', 'sigmoid'}
+      'power_layer_norm', 'standardize', 'entmax', 'sigmoid', 'sink', 'qk_norm'}
 
 
 def test_what_the_tuning_of_set_complement_leaves_open():
@@ -289,9 +306,10 @@ def test_pages_say_how_many_arms_have_been_run():
   docs = page('docs/league.md')
   assert ('with 22 changes of softmax, all run on retrieval and set complement, and '
           f'{run["lookup"]} of them on lookup.') in docs
-  both, count = 'all 23 arms on retrieval and set complement', _WORDS[1 + run['lookup']]
+  both, count = 'all 23 arms on retrieval and set complement', 1 + run['lookup']
   assert f'{both} and of {count} on lookup.' in page('docs/commands.md')
-  assert f'{both}, and {count} on lookup.**' in page(
+  but = 'all but L2 softmax and QK-norm × log n'
+  assert f'{both}, and {count} on lookup, {but}.**' in page(
       'experiments/results/league/README.md')
 
 
@@ -353,7 +371,7 @@ def test_pairs_of_a_temperature_and_layer_norm_are_ahead_on_all_tasks():
   assert min(pairs, key=lambda x: float(found[x[0]][x[1]]['difference'])) == (
       'lookup', 'ssmax_layer_norm')
   change = lambda task, base: _shown(_contrast(task, 'linear_layer_norm', base))
-  says(_of_set_complement('**8 holds'), interval(found['lookup']['ssmax_layer_norm']),
+  says(_found('**8 holds'), interval(found['lookup']['ssmax_layer_norm']),
        change('retrieval', 'linear'), change('lookup', 'linear'),
        change('set_complement', 'layer_norm'),
        *(interval(found[task]['sqrt_log_n_layer_norm']) for task in _TASKS))
