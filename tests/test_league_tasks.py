@@ -77,7 +77,7 @@ def test_to_ignore_the_set_has_the_accuracy_that_the_answer_gives(key):
   known = family_of(family.facts(config_file.get_config('cpu')))
   assert 100 * accuracy.mean() == pytest.approx(83.6, abs=0.1)
   chance = known.chance['set_complement']
-  assert chance.at(10.5) == pytest.approx(100 * accuracy.mean(), abs=0.1)
+  assert float(100 * accuracy.mean()) == pytest.approx(chance.at(10.5), abs=0.1)
   assert str(chance).endswith(' 83.6 % if the set is ignored')
 
 
