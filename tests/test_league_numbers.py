@@ -73,7 +73,7 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
   found = readme.partition('## What was found ')[2].partition('Until 2026')[0]
   said = dict(re.findall(r'- \*\*(\d) (.*?)(?= - \*\*\d |$)', found))
   of = lambda name, **wanted: table('league', name, task='retrieval', **wanted)
-  arms = {row['arm']: row for row in of('league')}
+  arms, pair = _arms('retrieval'), functools.partial(_contrast, 'retrieval')
   laws = 'log_n', 'ssmax', 'linear'
   assert said['1'].startswith('is not confirmed.**')
   assert [float(arms[arm]['ci_low']) > 5 for arm in laws] == [False, True, True]
@@ -91,7 +91,6 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
   assert [arms[arm]['verdict'] for arm in far] == 3 * ['no difference found'] + [
       'behind']
 
-  pair = lambda *names: of('contrasts', first=names[0], second=names[1])[0]
   there = ('longest_difference', 'longest_ci_low', 'longest_ci_high')
   log_n, ssmax = pair('linear', 'log_n'), pair('linear', 'ssmax')
   assert said['3'].startswith('holds by its criterion**')
@@ -110,23 +109,21 @@ def test_hypotheses_on_retrieval_are_decided_by_the_tables_of_the_league():
   says(said['4'], learned, interval(pair('linear', 'power')), fitted)
   assert f'gains {interval(gains, *gained)} at'.replace(' [', ' points [') in said['4']
 
-  on_top = {law: pair(f'{law}_layer_norm', law) for law in (
-      'ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')}
-  inside = {law: -2 < float(row['ci_low']) and float(row['ci_high']) < 2
-            for law, row in on_top.items()}
+  on_top = {law: pair(f'{law}_layer_norm', law) for law in _LAWS}
+  inside = lambda law: max(map(abs, _ends(on_top[law]))) < 2
   assert said['5'].startswith('is not confirmed.**')
-  assert inside['linear'] and not inside['log_n']
+  assert inside('linear') and not inside('log_n')
   values = {row['arm']: float(row['value']) for row in of('scalars')}
   says(said['5'], *(interval(on_top[law]) for law in (
       'linear', 'log_n', 'ssmax', 'power')),
-        f'{values["power_layer_norm"]:.3f}', f'{values["power"]:.3f}')
+       f'{values["power_layer_norm"]:.3f}', f'{values["power"]:.3f}')
 
 
 def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   readme = page('experiments/results/league/README.md')
   said = readme.partition('- **6 ')[2].partition(' On set complement: ')[0]
   of = lambda name, **wanted: table('league', name, task='lookup', **wanted)
-  arms = {row['arm']: row for row in of('league')}
+  arms = _arms('lookup')
   ahead = ['log_n', 'linear', 'ssmax', 'sqrt_log_n']
   behind = ['power', 'adaptive']
   # It fails if a law is ahead, or the interval of LN lies above −5.
@@ -136,7 +133,7 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
       *ahead, *with_norm(ahead), *_NORMS, 'gated', 'entmax'}
   assert _is_in(arms, 'behind') == {*behind, *with_norm(behind), *_LOSE_ON_LOOKUP}
   says(said, *(interval(arms[arm]) for arm in (*ahead, 'layer_norm')))
-  [harm] = of('contrasts', first='linear', second='log_n')
+  harm = _contrast('lookup', 'linear', 'log_n')
   there = interval(harm, 'longest_difference', 'longest_ci_low', 'longest_ci_high')
   assert f'β ∝ n − log n is {interval(harm)}, at 16,384 items {there}.' in said
   [softmax] = table('league', 'by_length_lookup', arm='softmax')
@@ -144,8 +141,8 @@ def test_what_is_said_of_lookup_is_in_the_tables_of_the_league():
   parts = f'{right[512]:.1f}', f'{float(softmax["accuracy_16384"]):.1f}'
   assert min(right.values()) == right[512]
   says(said, *parts)
-  says(page('docs/league.md').partition('Up to 512 items lookup')[2], *parts,
-       f'(mean {float(arms["log_n"]["control"]):.1f} %)')
+  says(page('docs/league.md').partition('Up to 512 items lookup')[2].partition(
+      '## ')[0], *parts, f'(mean {float(arms["log_n"]["control"]):.1f} %)')
 
   [p], [needs], [gains] = of('scalars', arm='power'), of('needs'), of('at_inference')
   gain = lambda law: interval(
@@ -284,20 +281,20 @@ def test_what_the_tuning_of_set_complement_leaves_open():
   assert _noted('set_complement', 'at the edge') == {'qk_norm', 'qk_norm_log_n'}
 
 
+def _rows(markdown):
+  """Returns the cells of each row of the tables in a text."""
+  return [[cell.strip() for cell in line[1:-1].split('|')]
+          for line in markdown.split('\n')
+          if line.startswith('|') and not line.startswith(('|-', '|:'))]
+
+
 def test_the_gains_that_the_page_of_the_league_shows_are_those_of_the_table():
-  rows = lambda path: {cells[0]: cells for line in (ROOT / path).read_text().split('\n')
-                       if line.startswith('| ')
-                       for cells in [[x.strip() for x in line[1:-1].split('|')]]}
-  whole = rows('experiments/results/league/tables/by_task.md')
-  whole['arm'] = [x.removesuffix(' [95 %]') for x in whole['arm']]
+  whole = _rows((RESULTS / 'league/tables/by_task.md').read_text())
+  whole[0] = [x.removesuffix(' [95 %]') for x in whole[0]]
   docs = (ROOT / 'docs/league.md').read_text().partition('**Found so far**')[2]
-  start = docs.index('| arm |')
-  lines = docs[start:docs.index('\n\n', start)].split('\n')
-  shown = [[x.strip() for x in line[1:-1].split('|')] for line in lines]
-  assert len(shown) == 2 + 16 and {*shown.pop(1)} == {'---'}
-  assert shown == [whole[cells[0]] for cells in shown]
-  assert [cells[0] for cells in shown] == [
-      label for label in whole if label in {cells[0] for cells in shown}]
+  shown = _rows(docs.partition('\n- **')[0])
+  assert len(shown) == 1 + 16
+  assert shown == [row for row in whole if row in shown]  # in the same order
 
 
 def test_pages_say_how_many_arms_have_been_run():
@@ -385,8 +382,8 @@ def test_what_the_page_of_the_league_finds_of_training():
   on_top = _contrast('retrieval', 'power_layer_norm', 'power')
   [p] = table('league', 'scalars', task='lookup', arm='power')
   says(said, *(_uncorrected(row, 'trained_power_') for row in gains),
-       interval(_arms('retrieval')['power']), _unsigned(on_top, 'points more'),
-       signed(p['value'], 3))
+       interval(_arms('retrieval')['power']), _unsigned(on_top, 'points more'))
+  assert f'training moves p below 0, to {signed(p["value"], 3)}.' in said
   assert float(p['value_high']) < 0
   retrieval, lookup = map(_arms, tasks)
   assert _ends(retrieval['power'])[1] < float(gains[0]['trained_power_ci_low'])

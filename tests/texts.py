@@ -3,6 +3,7 @@
 import csv
 import re
 
+from tests.cells import text
 from tests.conftest import ROOT
 
 RESULTS = ROOT / 'experiments/results'
@@ -17,11 +18,11 @@ def table(run, name, **wanted):
 
 
 def signed(x, digits):
-  return f'{float(x):+.{digits}f}'.replace('-', '−')
+  return text(float(x), f'+.{digits}f')
 
 
 def plain(x, digits):
-  return f'{float(x):.{digits}f}'.replace('-', '−')
+  return text(float(x), f'.{digits}f')
 
 
 def interval(row, name='difference', low='ci_low', high='ci_high', form=signed,
@@ -38,10 +39,10 @@ def finding(words):
   return found
 
 
-def says(text, *numbers):
+def says(said, *numbers):
   """Asserts that a text has these numbers in this order, however it is worded."""
   between = r'(?<![\d.,−])' + r'(?!\d).*?(?<![\d.,−])'.join(map(re.escape, numbers))
-  assert re.search(between + r'(?!\d)', text), (numbers, text)
+  assert re.search(between + r'(?!\d)', said), (numbers, said)
 
 
 def page(path):

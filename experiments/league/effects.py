@@ -84,6 +84,11 @@ class Effect(NamedTuple):
   learned: tuple[bool, bool]  # by `has_learned`: softmax, arm
   verdict: str
 
+  @property
+  def shown(self) -> PairedTest | None:
+    """Returns the test whose interval is reported: the corrected one, if there is."""
+    return self.corrected or self.test
+
 
 class Best(NamedTuple):
   """The two laws of temperature that go farthest on a task."""

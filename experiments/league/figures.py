@@ -51,10 +51,9 @@ def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
   """Draws one line per arm."""
   axes.axvline(0, color=KINDS['control'][1], linewidth=1)
   for effect in effects:
-    if effect.test is None:
+    if (shown := effect.shown) is None:
       continue
     _, colour, marker = KINDS[name_of(effect.arm).kind]
-    shown = effect.corrected or effect.test
     gain = shown.mean_difference
     reach = None
     if np.isfinite(shown.ci_low) and has_interval(effect.verdict):

@@ -104,12 +104,12 @@ def _gain(effect: Effect) -> float:
 
 def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record:
   treated, control = effect.comparison.primary_means
-  shown, test = effect.corrected or effect.test, effect.test
+  test = effect.test
   choice = choices.get((effect.task, effect.arm))
   return {
       'task': effect.task, 'arm': effect.arm, 'label': name_of(effect.arm).label,
       'kind': name_of(effect.arm).kind, 'control': control, 'treated': treated,
-      **difference(shown), 'p': effect.corrected.p if effect.corrected else _NAN,
+      **difference(effect.shown), 'p': effect.corrected.p if effect.corrected else _NAN,
       'p_uncorrected':
           test.p if test and effect.verdict != NOT_FINISHED else _NAN,
       'verdict': effect.verdict, 'smallest_detectable': effect.detectable,
@@ -153,8 +153,7 @@ def by_task_table(found: Mapping[str, Sequence[Effect]], family: Family) -> Tabl
 
 def _gain_fields(effect: Effect | None, prefix: str) -> Record:
   """Returns a gain, its interval and verdict; nan and '' without a result."""
-  shown = effect and (effect.corrected or effect.test)
-  return {**difference(shown, prefix),
+  return {**difference(effect.shown if effect else None, prefix),
           f'{prefix}verdict': effect.verdict if effect else ''}
 
 
