@@ -499,8 +499,8 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
       for arm in ('softmax', *(f'softmax+{law}' for law in AT_INFERENCE), 'mine')
       for seed in range(2)}
   assert {r.metric for r in rows if r.arm == 'mine'} == {
-      'accuracy', 'loss', 'target_weight', 'training_accuracy', 'training_loss',
-      'learned_b'}
+      'accuracy', 'loss', 'target_first', 'target_weight', 'training_accuracy',
+      'training_loss', 'learned_b'}
   tuning = results.read_rows(whole / 'tuning/results.csv')
   assert {r.learning_rate for r in tuning} == {1e-3, 3e-3}
   assert {r.length for r in tuning} == {None}

@@ -41,6 +41,8 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
   drawn = {}
   monkeypatch.setattr(plots, 'save', lambda folder, made: drawn.update(made) or {})
   rows, _ = with_needs(make_rows(make_accuracies()))
+  rows.append(results.Row('lookup', 'power', 3, 64, 'target_weight', 0.5,
+                          learning_rate=RATES['power']))
   write_folder(tmp_path, make_facts(), rows)
   results.write_rows(tmp_path / 'tuning/results.csv', [
       results.Row('lookup', 'log_n', 0, None, 'training_loss', loss, learning_rate=rate)
@@ -55,9 +57,12 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
   gains = needs.gains_table(needs.measured(indices, known), known)
   of = {table.name: table for table in made.tables}
   assert [*of] == ['league', 'by_task', 'laws', 'contrasts', 'needs', 'at_inference',
-                   *(f'by_length_{task}' for task in indices), 'scalars', 'tuning']
+                   *(f'by_length_{task}' for task in indices), 'targets', 'scalars',
+                   'tuning']
   by_task = tables.by_task_table(found, known)
-  for table in (league, by_task, laws, some, gains, *(
+  targets = tables.targets_table(indices, known)
+  assert [r['its weight'] for r in cells(targets)] == ['50.0']
+  for table in (league, by_task, laws, some, gains, targets, *(
       tables.by_length_table(task, index, known) for task, index in indices.items())):
     assert cells(of[table.name]) == cells(table)
   assert cells(of['tuning'])[0]['chosen'] == '0.003'

@@ -297,3 +297,27 @@ def test_learned_scalars_rates_and_accuracies_by_length():
       np.nanmean(accuracies['lookup', 'layer_norm'][:, 0]), '.1f')
   assert table.note == (
       'Accuracy in %, means over the seeds where it is finite, by number of items.')
+
+
+def test_the_weight_of_the_item_asked_for_is_apart_from_its_order():
+  accuracies = make_accuracies()
+  rows = make_rows(accuracies)
+  of = lambda arm, metric, seed, value, n=64: results.Row(
+      'lookup', arm, seed, n, metric, value, learning_rate=RATES[arm])
+  for seed in range(SEEDS):
+    rows += [of('log_n', 'target_weight', seed, 0.5 + seed / 10),
+             of('log_n', 'target_weight', seed, 0.99, n=16),
+             of('log_n', 'target_first', seed, 0.7 + seed / 100),
+             of('power', 'target_weight', seed, np.nan if seed == 1 else seed / 50)]
+  known, indices, _ = read_case(rows)
+  table = tables.targets_table(indices, known)
+  right = {arm: f'{accuracies["lookup", arm][:, -1].mean():.1f}'
+           for arm in ('log_n', 'power')}
+  shared = {'task': 'lookup', 'items': '64', 'seeds': str(SEEDS)}
+  assert cells(table) == [
+      {**shared, 'arm': 'log n', 'accuracy': right['log_n'], 'largest weight': '72.5',
+       'its weight': '75.0'},
+      # Of a seed without a number the others count; what is not measured is empty.
+      {**shared, 'arm': 'n^p', 'accuracy': right['power'], 'largest weight': '',
+       'its weight': '5.6'}]
+  assert not tables.targets_table({'retrieval': indices['retrieval']}, known).records

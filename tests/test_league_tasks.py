@@ -198,7 +198,7 @@ def test_arms_learn_them_and_are_measured(cells, task, arm):
   measured = player.measure(sharding.put(params, mesh), keys, keys)
   names = {'accuracy', 'loss'}
   if task == 'associative_recall':
-    names |= {'target_weight'}
+    names |= {'target_weight', 'target_first'}
   own = {key: x for key, x in measured.items() if 'needed' not in key[1]}
   expected = {('', name, n) for name in names for n in (16, 24)}
   if (task, arm) == ('associative_recall', 'softmax'):  # it asks for single items
@@ -256,3 +256,19 @@ def test_weights_of_a_set_are_even_and_sum_to_a_power_of_its_size(arm, rate, pow
       assert 0.999 < weights.min() and weights.max() <= 1
     if length <= 16:  # it has learned them
       assert answers(batch, logits)['accuracy'].mean() > 0.94
+
+
+@pytest.mark.parametrize('weights, first, own', [
+    ([[0.2, 0.7, 0.1]], 1, 0.7), ([[0.5, 0.5, 0.0]], 0, 0.5),
+    ([[0.6, 0.4, 0.0]], 0, 0.4), ([[0.0, 0.0, 0.0]], 0, 0.0)])
+def test_the_item_asked_for_is_first_if_no_other_has_as_much(weights, first, own):
+  found = training.of_targets(jnp.array(weights), jnp.array([1]))
+  assert {name: x.tolist() for name, x in found.items()} == {
+      'target_first': [first], 'target_weight': [pytest.approx(own)]}
+
+
+def test_how_items_are_attended_is_a_mean_over_queries():
+  weights = jnp.array([[[0.6, 0.4], [0.6, 0.4]], [[0.1, 0.9], [0.8, 0.2]]])
+  found = training.of_targets(weights, jnp.array([[0, 1], [1, 0]]))
+  assert found['target_first'].tolist() == [0.5, 1]
+  np.testing.assert_allclose(found['target_weight'], [0.5, 0.85], rtol=1e-6)

@@ -57,6 +57,7 @@ def write(workdir: epath.PathLike) -> Report:
       needs.needs_table(some, family),
       needs.gains_table(some, family),
       *(tables.by_length_table(task, index, family) for task, index in indices.items()),
+      tables.targets_table(indices, family),
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),
   ]

@@ -283,6 +283,41 @@ def by_length_table(task: str, index: Index, family: Family) -> Table:
       f'by_length_{task}', f'{words}: accuracy by length', columns, records, note)
 
 
+def targets_table(indices: Mapping[str, Index], family: Family) -> Table:
+  """Returns the table of how the items asked for are attended, at the longest inputs.
+
+  It has no rows of tasks that ask for no single items.
+  """
+  records: list[Record] = []
+  for task, index in indices.items():
+    of = lambda arm, metric, n, index=index: index.get((arm, metric, n), {})
+    longest = max((n for _, metric, n in index if n and metric == 'target_weight'),
+                  default=0)
+    records += [{
+        'task': task, 'arm': arm, 'length': longest,
+        **{name: _mean(of(arm, name, longest)) for name in (
+            'accuracy', 'target_first', 'target_weight')},
+        'seeds': len(of(arm, 'target_weight', longest)),
+    } for arm in family.arms if of(arm, 'target_weight', longest)]
+  columns = {
+      'task': lambda r: in_words(r['task']),
+      'arm': lambda r: name_of(r['arm']).label,
+      'items': lambda r: f'{r["length"]:,}',
+      'accuracy': number_cell('accuracy', '.1f'),
+      'largest weight': number_cell('target_first', '.1f'),
+      'its weight': number_cell('target_weight', '.1f'),
+      'seeds': lambda r: str(r['seeds']),
+  }
+  note = ('The item that is asked for, at the longest inputs, means over seeds in %: '
+          'how often the answer is right, how often this item has more weight than '
+          'every other, and its weight.')
+  more = ('Empty: not measured. An item that has the largest weight may still have '
+          'little of it: then a temperature may help. One that has not is out of '
+          'order: no temperature changes that.')
+  return Table('targets', 'The item asked for: in order, and in weight', columns,
+               records, note, more=more)
+
+
 def _mean(values: Mapping[int, float]) -> float:
   finite = [100 * x for x in values.values() if np.isfinite(x)]
   return float(np.mean(finite)) if finite else _NAN

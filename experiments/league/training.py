@@ -88,8 +88,7 @@ def _measure(
         logits, sown = apply(variables, batch.query, batch.items)
         found = lengths.answers(batch, logits)
         if hasattr(batch, 'target_index'):
-          weights = lengths.pick(sown['attention_weights'], batch.target_index)
-          found['target_weight'] = weights.reshape(len(weights), -1).mean(-1)
+          found |= of_targets(sown['attention_weights'], batch.target_index)
         return found
 
       every = lengths.in_chunks(
@@ -115,6 +114,19 @@ def _measure(
     return measured
 
   return measure
+
+
+def of_targets(weights: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """Returns how the items asked for are attended, means over queries [B].
+
+  Args:
+    weights: of attention, [B, ..., N].
+    index: of the items asked for, [B, ...].
+  """
+  own = lengths.pick(weights, index)
+  first = (weights >= own[..., None]).sum(-1) == 1  # no other item has as much
+  mean = lambda x: x.reshape(len(x), -1).mean(-1)
+  return {'target_weight': mean(own), 'target_first': mean(first.astype(own.dtype))}
 
 
 def tune(
@@ -163,9 +175,9 @@ def play(
     progress: counts seed-steps.
 
   Returns:
-    Of each seed below `num_seeds`, accuracy, loss and weight of the target at each test
-    length, loss and accuracy over the last tenth of training, learned scalars, and of
-    softmax what `needed` measures.
+    Of each seed below `num_seeds`, accuracy, loss, weight of the target and how often
+    it is the largest, at each test length, loss and accuracy over the last tenth of
+    training, learned scalars, and of softmax what `needed` measures.
   """
   config, train, arm = player.config, player.config.train, player.arm
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
