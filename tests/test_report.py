@@ -355,6 +355,7 @@ def test_a_large_file_of_results_is_compressed(workdir, tmp_path, monkeypatch, c
   command.main()
   assert 'now results.csv.xz of 0.0 MB.' in capsys.readouterr().out
   assert not (folder / 'results.csv').exists()
+  assert '[results.csv.xz](results.csv.xz)' in (folder / 'index.md').read_text()
   command.main()
   out = capsys.readouterr().out
   assert 'results.csv' not in out

@@ -92,6 +92,8 @@ def runs_of(folder: epath.PathLike) -> list[epath.Path]:
 def compress(workdir: epath.PathLike) -> None:
   """Replaces a run's results.csv by results.csv.xz if it is larger than 1 MB.
 
+  Then it makes the run's page again, which names this file.
+
   Raises:
     ValueError: if another process is at work in the folder.
   """
@@ -103,6 +105,7 @@ def compress(workdir: epath.PathLike) -> None:
     before, after = results.compress(path)
   finally:
     locks.release()
+  make(path.parent)
   print(f'{path}: {before / 1e6:.1f} MB, now results.csv.xz of {after / 1e6:.1f} MB.')
 
 
