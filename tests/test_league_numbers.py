@@ -185,23 +185,34 @@ def test_what_the_other_arms_do_on_lookup():
       _shown(arms[f'{law}_layer_norm']) for law in ('power', 'adaptive')))
 
 
-def test_what_qk_norm_adds_to_log_n_on_lookup():
-  of = lambda arm, name: plain(
-      table('league', 'targets', task='lookup', arm=arm)[0][name], 1)
-  right = [f'{of(arm, "accuracy")} %'
-           for arm in ('qk_norm_log_n', 'log_n', 'softmax', 'qk_norm')]
-  weights = [f'{of(arm, "target_weight")} %'
-             for arm in ('qk_norm_log_n', 'log_n', 'softmax', 'qk_norm')]
-  says(_found('At 16,384 items QK-norm'), *right, *weights)
-  docs = _docs('On lookup QK-norm with log n goes farthest, and without it falls far')
-  says(docs, *right, *weights[:2])
-  arms = _arms('lookup')
-  by_gain = sorted(arms, key=lambda arm: float(arms[arm]['difference']))
-  assert (by_gain[0], by_gain[-1]) == ('qk_norm', 'qk_norm_log_n')
-  retrieval = _is_in(_arms('retrieval'), 'behind')  # as on set complement
-  assert 'qk_norm_log_n' in retrieval & _is_in(_arms('set_complement'), 'behind')
-  # In these runs alone it was not measured.
-  assert {row['target_first'] for row in table('league', 'targets')} == {'nan'}
+def test_temperatures_reach_what_order_allows_and_qk_norm_more():
+  of = lambda arm, name='accuracy', task='lookup': plain(
+      table('league', 'targets', task=task, arm=arm)[0][name], 1) + ' %'
+  arms = 'qk_norm_log_n', 'log_n', 'softmax', 'qk_norm'
+  first = {task: of('softmax', 'target_first', task)
+           for task in ('retrieval', 'lookup')}
+  far = {arm: of(arm) for arm in arms}
+  best = of('linear', task='retrieval')
+  says(_found('At 16,384 items QK-norm'), *far.values(),
+       *(of(arm, 'target_weight') for arm in arms), first['lookup'], of('log_n'),
+       first['retrieval'], best)
+  says(_docs('Temperatures bring the weight that order allows'),
+       *first.values(), of('softmax', 'target_weight', 'retrieval'),
+       of('softmax', 'target_weight'), best, of('linear'), far['qk_norm_log_n'],
+       interval(_arms('lookup')['qk_norm_log_n']).replace(' [', ' points ['),
+       far['qk_norm'], of('qk_norm', 'target_weight'))
+  right = lambda task: {row['arm']: float(row['accuracy'])
+                        for row in table('league', 'targets', task=task)}
+  lookup, retrieval = right('lookup'), right('retrieval')
+  assert max(_LAWS, key=lookup.get) == 'log_n'  # the most of a temperature
+  assert max(retrieval, key=retrieval.get) == 'linear'
+  by_gain = sorted(_arms('lookup').items(), key=lambda x: float(x[1]['difference']))
+  assert (by_gain[0][0], by_gain[-1][0]) == ('qk_norm', 'qk_norm_log_n')
+  behind = _is_in(_arms('retrieval'), 'behind')
+  assert {'qk_norm', 'qk_norm_log_n'} <= behind
+  # Order was measured with softmax alone.
+  assert {row['arm'] for row in table('league', 'targets')
+          if row['target_first'] != 'nan'} == {'softmax'}
 
 
 def _accuracy_at(n, arm):

@@ -308,13 +308,17 @@ def test_the_weight_of_the_item_asked_for_is_apart_from_its_order():
     rows += [of('log_n', 'target_weight', seed, 0.5 + seed / 10),
              of('log_n', 'target_weight', seed, 0.99, n=16),
              of('log_n', 'target_first', seed, 0.7 + seed / 100),
-             of('power', 'target_weight', seed, np.nan if seed == 1 else seed / 50)]
+             of('power', 'target_weight', seed, np.nan if seed == 1 else seed / 50),
+             of('softmax', 'target_weight', seed, 0.25),
+             of('softmax', 'found', seed, 0.5 + (seed == 2) / 10)]
   known, indices, _ = read_case(rows)
   table = tables.targets_table(indices, known)
   right = {arm: f'{accuracies["lookup", arm][:, -1].mean():.1f}'
-           for arm in ('log_n', 'power')}
+           for arm in ('softmax', 'log_n', 'power')}
   shared = {'task': 'lookup', 'items': '64', 'seeds': str(SEEDS)}
   assert cells(table) == [
+      {**shared, 'arm': 'softmax', 'accuracy': right['softmax'],
+       'largest weight': '51.7', 'its weight': '25.0'},
       {**shared, 'arm': 'log n', 'accuracy': right['log_n'], 'largest weight': '72.5',
        'its weight': '75.0'},
       # Of a seed without a number the others count; what is not measured is empty.

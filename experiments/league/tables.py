@@ -293,10 +293,14 @@ def targets_table(indices: Mapping[str, Index], family: Family) -> Table:
     of = lambda arm, metric, n, index=index: index.get((arm, metric, n), {})
     longest = max((n for _, metric, n in index if n and metric == 'target_weight'),
                   default=0)
+    # Of softmax, runs before there was `target_first` have the same share of other
+    # sequences: half of the weight can be given to no item but the first.
     records += [{
         'task': task, 'arm': arm, 'length': longest,
-        **{name: _mean(of(arm, name, longest)) for name in (
-            'accuracy', 'target_first', 'target_weight')},
+        'accuracy': _mean(of(arm, 'accuracy', longest)),
+        'target_first': _mean(
+            of(arm, 'target_first', longest) or of(arm, 'found', longest)),
+        'target_weight': _mean(of(arm, 'target_weight', longest)),
         'seeds': len(of(arm, 'target_weight', longest)),
     } for arm in family.arms if of(arm, 'target_weight', longest)]
   columns = {
@@ -311,9 +315,11 @@ def targets_table(indices: Mapping[str, Index], family: Family) -> Table:
   note = ('The item that is asked for, at the longest inputs, means over seeds in %: '
           'how often the answer is right, how often this item has more weight than '
           'every other, and its weight.')
-  more = ('Empty: not measured. An item that has the largest weight may still have '
-          'little of it: then a temperature may help. One that has not is out of '
-          'order: no temperature changes that.')
+  more = ('Empty: not measured; of softmax it may be of other sequences. An item that '
+          'has the largest weight may still have little of it: then a temperature may '
+          'help. One that has not is out of order: no temperature changes that. '
+          'Weights of sigmoid, L2 softmax, the sink and an arm of your own need not '
+          'sum to 1.')
   return Table('targets', 'The item asked for: in order, and in weight', columns,
                records, note, more=more)
 
