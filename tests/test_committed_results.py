@@ -31,10 +31,10 @@ FOLDERS = sorted(
     if results.is_there(path.parent / 'results.csv')
 )
 
-# Lines that are no results: what knowing nothing gives, a law, a published number.
-_REFERENCES = ('chance', 'set ignored', 'no order', '1/√N', 'proportional to',
-               'uniform weights', 'uniform weights, log N', 'answering', 'arXiv',
-               'paper')
+# Beside results: what knowing nothing gives, a limit, a law, a published number.
+_REFERENCES = ('chance', 'set ignored', 'largest logit', 'no order', '1/√N',
+               'proportional to', 'uniform weights', 'uniform weights, log N',
+               'answering', 'arXiv', 'paper')
 
 
 def _cells(path):

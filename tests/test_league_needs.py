@@ -202,8 +202,9 @@ def test_the_figure_of_the_temperature_has_only_lengths_and_laws_that_are_known(
       'of the weight, by number of items N, median over sequences, geometric mean over '
       'seeds where all have one. Right: accuracy of the same models with the factor of '
       'a law at inference, fitted to other sequences (where lines lie on each other, '
-      'markers lie in each other); mean over 6 seeds, with bands of 95 % intervals; '
-      'training lengths are shaded.')
+      'markers lie in each other), and how often the item asked for has the largest '
+      'logit, which no factor changes; mean over 6 seeds, with bands of 95 % '
+      'intervals; training lengths are shaded.')
 
 
 def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():
@@ -221,6 +222,8 @@ def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():
   np.testing.assert_allclose(of_first('∝ log n'), [1, 5 / 4, 6 / 4])
   accuracy = {name: line.y for name, line in lines(gained).items()}
   assert {*accuracy.pop('chance')} == {10}
+  np.testing.assert_allclose(  # the share that is found, over seeds
+      accuracy.pop('largest logit'), [100 * (0.975 - n / 2000) for n in LENGTHS])
   assert len(accuracy) == 5
   assert np.diff([line.get_markersize() for line in gained.lines[:5]]).max() < 0
   for label, gain in (('n^p', 5), ('n^p of training', -1), ('adaptive, fitted', 3),

@@ -253,7 +253,8 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
       'of the weight, by number of items N, median over sequences, geometric mean over '
       'seeds where all have one. Right: accuracy of the same models with the factor '
       'of a law at inference, fitted to other sequences (where lines lie on each '
-      'other, markers lie in each other); '
+      'other, markers lie in each other), and how often the item asked for has the '
+      'largest logit, which no factor changes; '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
       plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(len(some), 2, squeeze=False)
@@ -291,7 +292,7 @@ def _needed(axes: Axes, index: Index, trained_up_to: int) -> None:
 
 
 def _gained(axes: Axes, index: Index) -> None:
-  """Draws accuracy by length without and with laws.
+  """Draws accuracy by length without and with laws, and what order allows.
 
   Laws may agree, so the markers of each are smaller than those before.
   """
@@ -305,3 +306,8 @@ def _gained(axes: Axes, index: Index) -> None:
     if len(lengths) and np.isfinite(table).all():
       plots.draw(axes, lengths, 100 * table, *look, label)
       axes.lines[-1].set_markersize(size)
+  tested, _ = plots.values(index, CONTROL, 'accuracy')
+  found = {n: np.mean([*index[CONTROL, 'found', n].values()])
+           for n in tested if (CONTROL, 'found', n) in index}
+  axes.plot([*found], [100 * x for x in found.values()], color='black', linewidth=1.0,
+            linestyle=(0, (4, 1.5, 1, 1.5)), label='largest logit', zorder=3)
