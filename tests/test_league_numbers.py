@@ -218,7 +218,8 @@ def test_temperatures_reach_what_order_allows_and_qk_norm_more():
   recall = 'associative_recall'
   says(_found('At 16,384 items QK-norm').partition('Order itself')[2],
        of('log_n', task=recall), of('log_n', 'target_first', recall),
-       of('softmax', 'target_first', recall))
+       of('softmax', 'target_first', recall), of('qk_norm_log_n', task=recall),
+       of('qk_norm_log_n', 'target_first', recall))
 
 
 def _farthest_from_order(task):
@@ -365,8 +366,9 @@ def test_pages_say_how_many_arms_have_been_run():
   assert f'{every} of {count} on associative recall.' in page('docs/commands.md')
   assert f'**Run so far: {every} {count} on associative recall.**' in page(
       'experiments/results/league/README.md')
-  assert {*_arms('associative_recall')} == {'layer_norm', 'log_n'}
-  assert 'not finished: softmax, LN and log n are run,' in page('docs/league.md')
+  assert {*_arms('associative_recall')} == {'layer_norm', 'log_n', 'qk_norm_log_n'}
+  assert 'not finished: softmax, LN, log n and QK-norm × log n are run,' in page(
+      'docs/league.md')
 
 
 def test_what_the_page_of_the_league_finds_of_temperatures():
