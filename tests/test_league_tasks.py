@@ -267,6 +267,11 @@ def test_the_item_asked_for_is_first_if_no_other_has_as_much(weights, first, own
       'target_first': [first], 'target_weight': [pytest.approx(own)]}
 
 
+def test_nothing_is_first_in_a_model_that_has_diverged():
+  found = training.of_targets(jnp.full((1, 3), jnp.nan), jnp.array([1]))
+  assert all(np.isnan(x).all() for x in found.values())
+
+
 def test_how_items_are_attended_is_a_mean_over_queries():
   weights = jnp.array([[[0.6, 0.4], [0.6, 0.4]], [[0.1, 0.9], [0.8, 0.2]]])
   found = training.of_targets(weights, jnp.array([[0, 1], [1, 0]]))

@@ -105,8 +105,8 @@ def compress(workdir: epath.PathLike) -> None:
     before, after = results.compress(path)
   finally:
     locks.release()
-  make(path.parent)
   print(f'{path}: {before / 1e6:.1f} MB, now results.csv.xz of {after / 1e6:.1f} MB.')
+  make(path.parent)
 
 
 def said(report: page.Report, width: int) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
@@ -125,8 +126,9 @@ def of_targets(weights: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
   """
   own = lengths.pick(weights, index)
   first = (weights >= own[..., None]).sum(-1) == 1  # no other item has as much
+  first = jnp.where(jnp.isnan(own), own, first)  # of a model that has diverged
   mean = lambda x: x.reshape(len(x), -1).mean(-1)
-  return {'target_weight': mean(own), 'target_first': mean(first.astype(own.dtype))}
+  return {'target_weight': mean(own), 'target_first': mean(first)}
 
 
 def tune(
